@@ -1,0 +1,14 @@
+# Flags of our own code. -ffp-contract=off: a fused multiply-add appears only where the source asks for one, so that results do
+# not depend on what the compiler felt like.
+add_library(kdelta_flags INTERFACE)
+target_compile_features(kdelta_flags INTERFACE cxx_std_20)
+target_include_directories(kdelta_flags INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(kdelta_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -ffp-contract=off>)
+if(KDELTA_WERROR)
+  target_compile_options(kdelta_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(KDELTA_SANITIZE)
+  target_compile_options(kdelta_flags INTERFACE -fsanitize=${KDELTA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(kdelta_flags INTERFACE -fsanitize=${KDELTA_SANITIZE})
+endif()

@@ -1,0 +1,94 @@
+// describe -> choose -> run, the same for every op. A kernel is one row of its op's variants.inc, best first; choose() is a pure
+// function from a descriptor (host-known sizes, never live lengths) to a row, and every refused row has its reason.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "kdelta/core/check.h"
+#include "kdelta/core/exec.h"
+
+namespace kdelta {
+
+// The part of a descriptor that every op shares.
+struct Target {
+  DeviceKind device = DeviceKind::cpu;
+  IsaLevel isa = IsaLevel::portable;
+  int threads = 1;
+};
+
+inline Target target_of(const Exec& ex) {
+  KDELTA_CHECK(ex.scratch != nullptr && ex.threads != nullptr && ex.options != nullptr, "incomplete Exec");
+  return {ex.device.kind, std::min(ex.options->isa, detect_isa()), ex.threads->size()};
+}
+
+template <class Args, class Desc>
+struct Variant {
+  const char* name;
+  IsaLevel isa;                          // least level it needs
+  const char* (*refuse)(const Desc&);    // nullptr: fits; else the reason. May itself be nullptr: fits everything
+  int64_t (*scratch_bytes)(const Desc&); // may be nullptr: none. Must grow with every size in Desc
+  void (*run)(const Exec&, const Args&, const Desc&, void* scratch);
+};
+
+// Why this row cannot serve this descriptor; nullptr when it can.
+template <class Args, class Desc>
+const char* refusal(const Variant<Args, Desc>& row, const Desc& d) {
+  if (row.isa > d.target.isa) return "the processor (or --isa) lacks the instructions";
+  return row.refuse == nullptr ? nullptr : row.refuse(d);
+}
+
+// A line per row: name and why it was refused. What --explain prints and what a failed choice reports.
+template <class Args, class Desc>
+std::string explain(const char* op, std::span<const Variant<Args, Desc>> rows, const Desc& d) {
+  std::string out = str("op ", op, ":\n");
+  for (const auto& row : rows) {
+    const char* reason = refusal(row, d);
+    out += str("  ", row.name, ": ", reason == nullptr ? "fits" : reason, "\n");
+  }
+  return out;
+}
+
+// The first row that fits, or the forced one. Throws Error(invalid_argument) for an unknown forced name and
+// Error(unsupported) when the forced row or every row refuses.
+template <class Args, class Desc>
+const Variant<Args, Desc>& choose(const char* op, std::span<const Variant<Args, Desc>> rows, const Desc& d,
+                                  const Options& options) {
+  const auto forced = options.force.find(op);
+  if (forced == options.force.end()) {
+    for (const auto& row : rows)
+      if (refusal(row, d) == nullptr) return row;
+    fail(ErrorCode::unsupported, "no variant serves this call\n", explain(op, rows, d));
+  }
+  std::string names;
+  for (const auto& row : rows) {
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+    if (row.name != forced->second) continue;
+    if (const char* reason = refusal(row, d))
+      fail(ErrorCode::unsupported, "op ", op, ": forced variant ", row.name, " refuses: ", reason);
+    return row;
+  }
+  fail(ErrorCode::invalid_argument, "op ", op, ": forced variant '", forced->second, "', known: ", names);
+}
+
+// Chooses, borrows scratch, reports to the observer, runs. When planning, takes the most any row could ask for and returns: a
+// smaller step may choose another row.
+template <class Args, class Desc>
+void run_op(const Exec& ex, const char* op, std::span<const Variant<Args, Desc>> rows, const Args& args, const Desc& d,
+            const Cost& cost) {
+  const Variant<Args, Desc>& row = choose(op, rows, d, *ex.options);
+  if (ex.observer != nullptr) ex.observer->on_op(op, row.name, cost);
+  Arena::Scope scope(*ex.scratch);
+  if (ex.planning) {
+    int64_t most = 0;
+    for (const auto& r : rows)
+      if (r.scratch_bytes != nullptr) most = std::max(most, r.scratch_bytes(d));
+    ex.scratch->take(most);
+    return;
+  }
+  void* scratch = row.scratch_bytes != nullptr ? ex.scratch->take(row.scratch_bytes(d)) : nullptr;
+  row.run(ex, args, d, scratch);
+}
+
+}  // namespace kdelta

@@ -1,0 +1,44 @@
+// Runs a test once per compiled variant of an op that this machine can execute.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kdelta/core/isa.h"
+#include "tests/support/support.h"
+
+namespace kdelta::test {
+
+// Parameter: the variant's name.
+class VariantTest : public testing::TestWithParam<std::string> {};
+
+// Names of the rows whose instruction set is here. On an older processor the missing ones do not appear as skipped tests; ctest
+// lists what ran.
+template <class Rows>
+std::vector<std::string> runnable(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows)
+    if (row.isa <= detect_isa()) names.push_back(row.name);
+  return names;
+}
+
+// The message of the Error that f throws, or "no error".
+template <class F>
+std::string error_of(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+}  // namespace kdelta::test
+
+#define KDELTA_INSTANTIATE_VARIANTS(Suite, rows)                                            \
+  INSTANTIATE_TEST_SUITE_P(Variants, Suite, testing::ValuesIn(::kdelta::test::runnable(rows)), \
+                           [](const auto& kd_info) { return kd_info.param; })
