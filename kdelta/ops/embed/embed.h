@@ -1,0 +1,20 @@
+// Token embedding: out[t, :] = table[token[t], :].  Letters: T tokens, D width. token -1 (padding) gives zeros.
+#pragma once
+
+#include "kdelta/core/exec.h"
+#include "kdelta/core/matrix.h"
+
+namespace kdelta {
+
+struct EmbedArgs {
+  View<const int32_t> token;  // [T]
+  Matrix table;               // [vocabulary, D] f32 or bf16
+  AnyView out;                // [T, D] f32 or bf16
+};
+
+// On the CPU a token outside -1..vocabulary-1 throws Error(invalid_argument) naming it, before anything is written.
+void embed(const Exec& ex, const EmbedArgs& args);
+
+Cost embed_cost(const EmbedArgs& args);
+
+}  // namespace kdelta
