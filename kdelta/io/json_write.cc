@@ -1,0 +1,163 @@
+// Writing: the text form of a Json, quoting, and making foreign text safe to show.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "kdelta/core/check.h"
+#include "kdelta/io/json.h"
+
+namespace kdelta {
+namespace {
+
+constexpr char kHex[] = "0123456789abcdef";
+// The writer recurses. Parsed values are at most JsonLimits::max_depth deep, and what we build ourselves is flat.
+constexpr int kMaxWriteDepth = 1000;
+
+// Length of the UTF-8 sequence at the start of `text`, 0 when it is malformed (Unicode 15, table 3-7).
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0u; };
+  const auto continues = [&](size_t i, unsigned low = 0x80, unsigned high = 0xbf) { return byte(i) >= low && byte(i) <= high; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead <= 0xdf) return continues(1) ? 2 : 0;
+  if (lead >= 0xe0 && lead <= 0xef) {
+    const bool second = continues(1, lead == 0xe0 ? 0xa0 : 0x80, lead == 0xed ? 0x9f : 0xbf);  // no overlong, no surrogates
+    return second && continues(2) ? 3 : 0;
+  }
+  if (lead >= 0xf0 && lead <= 0xf4) {
+    const bool second = continues(1, lead == 0xf0 ? 0x90 : 0x80, lead == 0xf4 ? 0x8f : 0xbf);
+    return second && continues(2) && continues(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+// Python's repr: shortest digits that round-trip, an exponent below 1e-4 and from 1e16, always a point or an exponent.
+void append_double(std::string& out, double value) {
+  if (!std::isfinite(value)) fail(ErrorCode::invalid_argument, "json: ", value, " cannot be written, expected a finite number");
+  std::array<char, 64> text;
+  const double magnitude = std::fabs(value);
+  const bool fixed = value == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value,
+                                 fixed ? std::chars_format::fixed : std::chars_format::scientific).ptr;
+  const std::string_view digits(text.data(), static_cast<size_t>(end - text.data()));
+  out += digits;
+  if (fixed && digits.find('.') == digits.npos) out += ".0";
+}
+
+}  // namespace
+
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t n = utf8_length(text.substr(i));
+    if (n == 0) return false;
+    i += n;
+  }
+  return true;
+}
+
+std::string printable(std::string_view text) {
+  constexpr size_t kMaxBytes = 200;  // a tensor name has at most about 100
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    if (out.size() >= kMaxBytes) return out + "...";
+    const auto byte = static_cast<uint8_t>(text[i]);
+    const size_t n = utf8_length(text.substr(i));
+    if (n == 0 || byte < 0x20 || byte == 0x7f) {
+      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+      i += 1;
+    } else {
+      out += text.substr(i, n);
+      i += n;
+    }
+  }
+  return out;
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  if (!is_utf8(text)) fail(ErrorCode::invalid_argument, "json: string \"", printable(text), "\" is not UTF-8");
+  out += '"';
+  for (const char c : text) {
+    constexpr std::string_view kSpecial = "\"\\\b\f\n\r\t", kLetter = "\"\\bfnrt";
+    if (const size_t i = kSpecial.find(c); i != kSpecial.npos) {
+      out += '\\';
+      out += kLetter[i];
+    } else if (static_cast<uint8_t>(c) < 0x20) {
+      out += "\\u00";
+      out += kHex[c >> 4];
+      out += kHex[c & 15];
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+class JsonWriter {
+ public:
+  explicit JsonWriter(const JsonStyle& style) : style_(style) {}
+  std::string take() { return std::move(out_); }
+
+  void write(const Json& value) {
+    switch (value.kind()) {
+      case Json::Kind::null: out_ += "null"; return;
+      case Json::Kind::boolean: out_ += value.boolean() ? "true" : "false"; return;
+      case Json::Kind::integer: out_ += std::to_string(value.integer()); return;
+      case Json::Kind::real:
+        if (const auto* huge = std::get_if<Json::HugeInteger>(&value.value_)) out_ += huge->digits;
+        else append_double(out_, value.number());
+        return;
+      case Json::Kind::string: append_json_string(out_, value.string()); return;
+      case Json::Kind::array: write_array(value.array()); return;
+      case Json::Kind::object: write_object(value.object()); return;
+    }
+    KDELTA_UNREACHABLE("kind", value.kind());
+  }
+
+ private:
+  void write_array(const Json::Array& items) {
+    enter('[');
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (i > 0) separate(',');
+      write(items[i]);
+    }
+    leave(']');
+  }
+  void write_object(const Json::Object& members) {
+    std::vector<const JsonMember*> order;
+    for (const JsonMember& m : members) order.push_back(&m);
+    if (style_.sort_keys) std::ranges::stable_sort(order, {}, [](const JsonMember* m) -> std::string_view { return m->key; });
+    enter('{');
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (i > 0) separate(',');
+      append_json_string(out_, order[i]->key);
+      separate(':');
+      write(order[i]->value);
+    }
+    leave('}');
+  }
+  void enter(char bracket) {
+    KDELTA_CHECK(++depth_ <= kMaxWriteDepth, "JSON to write nests deeper than ", kMaxWriteDepth);
+    out_ += bracket;
+  }
+  void leave(char bracket) {
+    --depth_;
+    out_ += bracket;
+  }
+  void separate(char mark) {
+    out_ += mark;
+    if (style_.spaced) out_ += ' ';
+  }
+
+  JsonStyle style_;
+  std::string out_;
+  int depth_ = 0;
+};
+
+std::string json_text(const Json& value, const JsonStyle& style) {
+  JsonWriter writer(style);
+  writer.write(value);
+  return writer.take();
+}
+
+}  // namespace kdelta
