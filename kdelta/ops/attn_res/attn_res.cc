@@ -1,0 +1,55 @@
+#include "kdelta/ops/attn_res/attn_res.h"
+
+#include "kdelta/ops/attn_res/variants.h"
+
+namespace kdelta {
+namespace {
+
+constexpr AttnResVariant kVariants[] = {
+#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, attn_res_##name},
+#include "kdelta/ops/attn_res/variants.inc"
+#undef KDELTA_VARIANT
+};
+
+void check(const AttnResArgs& a) {
+  if (a.sum.shape.rank != 2)
+    fail(ErrorCode::invalid_argument, "attn_res: sum: shape ", to_string(a.sum.shape), ", expected [T, D]");
+  const int64_t T = a.sum.dim(0), D = a.sum.dim(1);
+  if (D == 0) fail(ErrorCode::invalid_argument, "attn_res: sum: width 0");
+  const int64_t capacity = a.blocks.shape.rank == 3 ? a.blocks.dim(0) : 0;
+  expect_activation(a.sum, {T, D}, "attn_res: sum");
+  if (a.n < 0 || a.n > capacity)
+    fail(ErrorCode::invalid_argument, "attn_res: n: ", a.n, " blocks exceed the stream capacity, expected 0..", capacity);
+  if (a.n > 0) {
+    expect_activation(a.blocks, {capacity, T, D}, "attn_res: blocks");
+    expect_dtype(a.blocks.dtype, {a.sum.dtype}, "attn_res: blocks");
+  }
+  expect_view(a.score_weight, {D}, "attn_res: score_weight");
+  if (!(a.eps >= 0)) fail(ErrorCode::invalid_argument, "attn_res: eps: ", a.eps, ", expected >= 0");
+  if (!a.norm_weight.null()) {
+    expect_view(a.norm_weight, {D}, "attn_res: norm_weight");
+    if (!(a.norm_eps >= 0)) fail(ErrorCode::invalid_argument, "attn_res: norm_eps: ", a.norm_eps, ", expected >= 0");
+  }
+  expect_activation(a.out, {T, D}, "attn_res: out");
+  expect_dtype(a.out.dtype, {a.sum.dtype}, "attn_res: out");
+}
+
+}  // namespace
+
+std::span<const AttnResVariant> attn_res_variants() { return kVariants; }
+
+Cost attn_res_cost(const AttnResArgs& a) {
+  const double n = static_cast<double>(a.sum.shape.numel()), streams = static_cast<double>(a.n + 1);
+  const double weights = static_cast<double>(a.sum.dim(1)) * (a.norm_weight.null() ? 4 : 8);
+  return {.bytes = n * (streams + 1) * static_cast<double>(dtype_bytes(a.sum.dtype)) + weights,
+          .flops = n * (6 * streams + (a.norm_weight.null() ? 0 : 4))};
+}
+
+void attn_res(const Exec& ex, const AttnResArgs& args) {
+  check(args);
+  const int64_t capacity = args.blocks.shape.rank == 3 ? args.blocks.dim(0) : 0;
+  const AttnResDesc desc{target_of(ex), args.sum.dim(0), args.sum.dim(1), capacity + 1};
+  run_op(ex, "attn_res", attn_res_variants(), args, desc, attn_res_cost(args));
+}
+
+}  // namespace kdelta

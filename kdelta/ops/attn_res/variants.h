@@ -1,0 +1,22 @@
+// The compiled kernels of attn_res, for choose(), tests and benchmarks.
+#pragma once
+
+#include "kdelta/ops/common/op.h"
+#include "kdelta/ops/attn_res/attn_res.h"
+
+namespace kdelta {
+
+struct AttnResDesc {
+  Target target;
+  int64_t rows = 0, width = 0, streams = 0;  // streams: block capacity + the running sum
+};
+
+using AttnResVariant = Variant<AttnResArgs, AttnResDesc>;
+std::span<const AttnResVariant> attn_res_variants();
+
+#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+  void attn_res_##name(const Exec&, const AttnResArgs&, const AttnResDesc&, void*);
+#include "kdelta/ops/attn_res/variants.inc"
+#undef KDELTA_VARIANT
+
+}  // namespace kdelta

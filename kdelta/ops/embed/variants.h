@@ -1,0 +1,22 @@
+// The compiled kernels of embed, for choose(), tests and benchmarks.
+#pragma once
+
+#include "kdelta/ops/common/op.h"
+#include "kdelta/ops/embed/embed.h"
+
+namespace kdelta {
+
+struct EmbedDesc {
+  Target target;
+  int64_t rows = 0, width = 0;
+};
+
+using EmbedVariant = Variant<EmbedArgs, EmbedDesc>;
+std::span<const EmbedVariant> embed_variants();
+
+#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+  void embed_##name(const Exec&, const EmbedArgs&, const EmbedDesc&, void*);
+#include "kdelta/ops/embed/variants.inc"
+#undef KDELTA_VARIANT
+
+}  // namespace kdelta

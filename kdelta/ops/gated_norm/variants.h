@@ -1,0 +1,22 @@
+// The compiled kernels of gated_norm, for choose(), tests and benchmarks.
+#pragma once
+
+#include "kdelta/ops/common/op.h"
+#include "kdelta/ops/gated_norm/gated_norm.h"
+
+namespace kdelta {
+
+struct GatedNormDesc {
+  Target target;
+  int64_t rows = 0, heads = 0, width = 0;
+};
+
+using GatedNormVariant = Variant<GatedNormArgs, GatedNormDesc>;
+std::span<const GatedNormVariant> gated_norm_variants();
+
+#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+  void gated_norm_##name(const Exec&, const GatedNormArgs&, const GatedNormDesc&, void*);
+#include "kdelta/ops/gated_norm/variants.inc"
+#undef KDELTA_VARIANT
+
+}  // namespace kdelta
