@@ -1,0 +1,74 @@
+#include "kdelta/ops/kda/kda.h"
+
+#include <cmath>
+
+#include "kdelta/ops/kda/variants.h"
+
+namespace kdelta {
+namespace {
+
+constexpr KdaVariant kVariants[] = {
+#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, kda_##name},
+#include "kdelta/ops/kda/variants.inc"
+#undef KDELTA_VARIANT
+};
+
+[[noreturn]] void refuse(const std::string& what) { fail(ErrorCode::invalid_argument, "kda: ", what); }
+
+void check_state(const KdaArgs& a, int64_t H, int64_t V, int64_t K) {
+  if (a.state.shape.rank != 4) refuse(str("state: shape ", to_string(a.state.shape), ", expected [slots, H, V, K]"));
+  expect_dtype(a.state.dtype, {DType::f32, DType::bf16}, "kda: state");
+  expect_view(a.state, {a.state.dim(0), H, V, K}, "kda: state");
+  if (a.state.stride[2] != K || a.state.stride[1] != V * K)
+    refuse(str("state: head and value strides ", a.state.stride[1], " and ", a.state.stride[2], ", expected dense ", V * K,
+               " and ", K));
+  if (a.state.dim(0) > 1 && a.state.stride[0] < H * V * K)
+    refuse(str("state: slot stride ", a.state.stride[0], ", expected at least ", H * V * K));
+}
+
+void check(const KdaArgs& a) {
+  if (a.q.shape.rank != 3) refuse(str("q: shape ", to_string(a.q.shape), ", expected [T, H, K]"));
+  if (a.v.shape.rank != 3) refuse(str("v: shape ", to_string(a.v.shape), ", expected [T, H, V]"));
+  const int64_t T = a.q.dim(0), H = a.q.dim(1), K = a.q.dim(2), V = a.v.dim(2);
+  if (H == 0 || K == 0 || V == 0) refuse(str("sizes H=", H, " K=", K, " V=", V, ", expected at least 1"));
+  expect_activation(a.q, {T, H, K}, "kda: q");
+  expect_activation(a.k, {T, H, K}, "kda: k");
+  expect_activation(a.v, {T, H, V}, "kda: v");  // also refuses more value heads than key heads
+  expect_dtype(a.k.dtype, {a.q.dtype}, "kda: k");
+  expect_dtype(a.v.dtype, {a.q.dtype}, "kda: v");
+  expect_activation(a.gate, {T, H, K}, "kda: gate");
+  expect_activation(a.beta, {T, H}, "kda: beta");
+  expect_view(a.a_log, {H}, "kda: a_log");
+  expect_view(a.dt_bias, {H, K}, "kda: dt_bias");
+  expect_activation(a.out, {T, H, V}, "kda: out");
+  expect_dtype(a.out.dtype, {a.v.dtype}, "kda: out");
+  if (a.gate_kind == KdaGate::bounded && !(a.lower_bound >= -5.0f && a.lower_bound < 0.0f))
+    refuse(str("lower_bound: ", a.lower_bound, ", expected in [-5, 0)"));
+  if (!std::isfinite(a.scale)) refuse(str("scale: ", a.scale, ", expected a finite number"));
+  check_state(a, H, V, K);
+  expect_sequences(a.seq, "kda");
+}
+
+}  // namespace
+
+std::span<const KdaVariant> kda_variants() { return kVariants; }
+
+// Every operand once; a decode row counts as one token (each draft it verifies writes one more state).
+Cost kda_cost(const KdaArgs& a) {
+  const double T = static_cast<double>(a.q.dim(0)), H = static_cast<double>(a.q.dim(1));
+  const double K = static_cast<double>(a.q.dim(2)), V = static_cast<double>(a.v.dim(2));
+  const double live = a.seq.n_prefill + a.seq.n_decode;
+  const double activation = static_cast<double>(dtype_bytes(a.q.dtype)), gate = static_cast<double>(dtype_bytes(a.gate.dtype));
+  const double per_token = (2 * K + 2 * V) * activation + K * gate + static_cast<double>(dtype_bytes(a.beta.dtype));
+  return {.bytes = T * H * per_token + 2 * live * H * K * V * static_cast<double>(dtype_bytes(a.state.dtype)) + 4 * H * (K + 1),
+          .flops = 7 * T * H * K * V};
+}
+
+void kda(const Exec& ex, const KdaArgs& a) {
+  check(a);
+  if (!ex.planning) validate_sequences(a.seq, a.q.dim(0), a.state.dim(0), "kda");
+  const KdaDesc desc{target_of(ex), a.q.dim(0), a.seq.count(), a.q.dim(1), a.q.dim(2), a.v.dim(2), a.q.dtype};
+  run_op(ex, "kda", kda_variants(), a, desc, kda_cost(a));
+}
+
+}  // namespace kdelta
