@@ -1,0 +1,39 @@
+#include "kdelta/ops/router/expert_order.h"
+
+#include <algorithm>
+
+namespace kdelta {
+
+int64_t live_rows(const RouterArgs& a) {
+  const int64_t T = a.logits.dim(0);
+  return a.live.null() ? T : std::clamp<int64_t>(a.live.data[0], 0, T);
+}
+
+void sort_by_expert(const RouterArgs& a, int64_t live, int32_t* cursor) {
+  const int64_t T = a.logits.dim(0), E = a.logits.dim(1), k = a.k;
+  std::fill(cursor, cursor + E, 0);
+  for (int64_t t = 0; t < live; ++t)
+    for (int64_t i = 0; i < k; ++i) ++cursor[*a.expert.at(t, i)];
+  int32_t place = 0;
+  for (int64_t e = 0; e < E; ++e) {
+    a.expert_begin.data[e] = place;
+    place += cursor[e];
+    cursor[e] = a.expert_begin.data[e];
+  }
+  a.expert_begin.data[E] = place;
+  for (int64_t t = 0; t < live; ++t)
+    for (int64_t i = 0; i < k; ++i) {
+      const int32_t p = cursor[*a.expert.at(t, i)]++;
+      *a.position.at(t, i) = p;
+      a.source.data[p] = static_cast<int32_t>(t);
+    }
+  std::fill(a.source.data + place, a.source.data + T * k, -1);
+  for (int64_t t = live; t < T; ++t)
+    for (int64_t i = 0; i < k; ++i) {
+      *a.expert.at(t, i) = -1;
+      *a.weight.at(t, i) = 0;
+      *a.position.at(t, i) = -1;
+    }
+}
+
+}  // namespace kdelta
