@@ -1,0 +1,39 @@
+// What linear and grouped_linear share on the CPU: one weight matrix applied to a list of token rows. A kernel computes all
+// tokens for a range of weight rows; who owns which range never changes a bit, because every output is reduced over K alone.
+#pragma once
+
+#include "kdelta/core/dtype.h"
+#include "kdelta/core/matrix.h"
+#include "kdelta/core/tensor.h"
+
+namespace kdelta {
+
+// out[t, n] = sum_k x[row[t], k] * w[n, k] (+ addend[t, n]) for t < T.
+struct Projection {
+  Matrix w;                      // [N, K]
+  AnyConstView x;                // [R, K] f32 or bf16
+  const int32_t* row = nullptr;  // [T] rows of x, or null: row t
+  AnyConstView addend;           // null or [T, N] in out's dtype
+  AnyView out;                   // [T, N] f32 or bf16
+  int64_t T = 0;
+
+  template <class X>
+  KDELTA_INLINE const X* token(int64_t t) const {
+    return x.template at<const X>(row == nullptr ? t : row[t]);
+  }
+};
+
+// Weight rows per work item: one AMX tile, one AVX-512 vector of outputs.
+inline constexpr int64_t kPanelRows = 16;
+
+KDELTA_INLINE int64_t panel_count(int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
+
+// Panels per hand-out: about 256 KB of weights, so that a piece streams and the team still balances.
+KDELTA_INLINE int64_t panel_grain(int64_t row_bytes, int64_t panels, int threads) {
+  const int64_t by_size = (int64_t{256} << 10) / (kPanelRows * (row_bytes > 0 ? row_bytes : 1));
+  const int64_t by_balance = panels / (4 * threads);
+  const int64_t grain = by_size < by_balance ? by_size : by_balance;
+  return grain > 1 ? grain : 1;
+}
+
+}  // namespace kdelta

@@ -1,0 +1,90 @@
+#include "kdelta/ops/grouped_linear/grouped_linear.h"
+
+#include <cstring>
+
+#include "kdelta/ops/grouped_linear/cpu_kernel.h"
+#include "kdelta/ops/grouped_linear/variants.h"
+
+namespace kdelta {
+namespace {
+
+constexpr GroupedLinearVariant kVariants[] = {
+#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, grouped_linear_##name},
+#include "kdelta/ops/grouped_linear/variants.inc"
+#undef KDELTA_VARIANT
+};
+
+void check_experts(const GroupedLinearArgs& a, int64_t K) {
+  if (a.w.empty()) fail(ErrorCode::invalid_argument, "grouped_linear: w: no experts");
+  for (size_t e = 0; e < a.w.size(); ++e) {
+    const std::string name = str("grouped_linear: w[", e, "]");
+    expect_matrix(a.w[e], a.w[0].rows, K, name.c_str());
+    expect_dtype(a.w[e].dtype, {a.w[0].dtype}, name.c_str());
+  }
+}
+
+void check(const GroupedLinearArgs& a) {
+  if (a.x.shape.rank != 2)
+    fail(ErrorCode::invalid_argument, "grouped_linear: x: shape ", to_string(a.x.shape), ", expected [R, K]");
+  if (a.out.shape.rank != 2)
+    fail(ErrorCode::invalid_argument, "grouped_linear: out: shape ", to_string(a.out.shape), ", expected [P, N]");
+  const int64_t R = a.x.dim(0), K = a.x.dim(1), P = a.out.dim(0);
+  if (K == 0) fail(ErrorCode::invalid_argument, "grouped_linear: x: width 0");
+  check_experts(a, K);
+  expect_activation(a.x, {a.row.null() ? P : R, K}, "grouped_linear: x");
+  expect_activation(a.out, {P, a.w[0].rows}, "grouped_linear: out");
+  if (!a.row.null()) expect_view(a.row, {P}, "grouped_linear: row");
+  expect_view(a.expert_begin, {static_cast<int64_t>(a.w.size()) + 1}, "grouped_linear: expert_begin");
+}
+
+// Host-readable contents, hence the CPU only and never while planning.
+void check_contents(const GroupedLinearArgs& a) {
+  const int32_t* begin = a.expert_begin.data;
+  const auto E = static_cast<int64_t>(a.w.size());
+  if (begin[0] != 0) fail(ErrorCode::invalid_argument, "grouped_linear: expert_begin[0]: ", begin[0], ", expected 0");
+  for (int64_t e = 0; e < E; ++e)
+    if (begin[e + 1] < begin[e])
+      fail(ErrorCode::invalid_argument, "grouped_linear: expert_begin[", e + 1, "]: ", begin[e + 1], ", expected >= ", begin[e]);
+  if (begin[E] > a.out.dim(0))
+    fail(ErrorCode::invalid_argument, "grouped_linear: expert_begin[", E, "]: ", begin[E], ", expected <= ", a.out.dim(0));
+  for (int64_t p = 0; p < begin[E] && !a.row.null(); ++p)
+    if (a.row.data[p] < 0 || a.row.data[p] >= a.x.dim(0))
+      fail(ErrorCode::invalid_argument, "grouped_linear: row[", p, "]: ", a.row.data[p], ", expected 0 to ", a.x.dim(0) - 1);
+}
+
+// Pairs that no expert serves.
+void zero_rest(const GroupedLinearArgs& a) {
+  const int64_t element = dtype_bytes(a.out.dtype);
+  for (int64_t p = a.expert_begin.data[a.w.size()]; p < a.out.dim(0); ++p)
+    std::memset(static_cast<char*>(a.out.data) + p * a.out.stride[0] * element, 0, static_cast<size_t>(a.out.dim(1) * element));
+}
+
+}  // namespace
+
+std::span<const GroupedLinearVariant> grouped_linear_variants() { return kVariants; }
+
+int64_t grouped_linear_f32_scratch(const GroupedLinearDesc& d) {
+  return expert_list_bytes(d.E) + d.target.threads * dot_scratch_bytes(d.w, d.K);
+}
+
+Cost grouped_linear_cost(const GroupedLinearArgs& a) {
+  const auto P = static_cast<double>(a.out.dim(0)), K = static_cast<double>(a.x.dim(1)), N = static_cast<double>(a.out.dim(1));
+  const double experts = std::min(P, static_cast<double>(a.w.size()));
+  return {.bytes = experts * static_cast<double>(a.w[0].bytes()) + P * K * static_cast<double>(dtype_bytes(a.x.dtype)) +
+                   P * N * static_cast<double>(dtype_bytes(a.out.dtype)),
+          .flops = 2 * P * K * N};
+}
+
+void grouped_linear(const Exec& ex, const GroupedLinearArgs& args) {
+  check(args);
+  const Matrix& w = args.w[0];
+  const GroupedLinearDesc desc{target_of(ex),   args.x.dtype, w.dtype, args.out.dtype, args.out.dim(0),
+                               static_cast<int64_t>(args.w.size()), w.cols, w.rows};
+  if (ex.device.kind == DeviceKind::cpu && !ex.planning) {
+    check_contents(args);
+    zero_rest(args);
+  }
+  run_op(ex, "grouped_linear", grouped_linear_variants(), args, desc, grouped_linear_cost(args));
+}
+
+}  // namespace kdelta

@@ -1,0 +1,46 @@
+#include "kdelta/ops/linear/linear.h"
+
+#include "kdelta/ops/common/cpu/dot.h"
+#include "kdelta/ops/linear/variants.h"
+
+namespace kdelta {
+namespace {
+
+constexpr LinearVariant kVariants[] = {
+#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, linear_##name},
+#include "kdelta/ops/linear/variants.inc"
+#undef KDELTA_VARIANT
+};
+
+void check(const LinearArgs& a) {
+  if (a.x.shape.rank != 2) fail(ErrorCode::invalid_argument, "linear: x: shape ", to_string(a.x.shape), ", expected [T, K]");
+  const int64_t T = a.x.dim(0), K = a.x.dim(1), N = a.w.rows;
+  if (K == 0) fail(ErrorCode::invalid_argument, "linear: x: width 0");
+  expect_activation(a.x, {T, K}, "linear: x");
+  expect_matrix(a.w, N, K, "linear: w");
+  expect_activation(a.out, {T, N}, "linear: out");
+  if (a.addend.null()) return;
+  expect_view(a.addend, {T, N}, "linear: addend");
+  expect_dtype(a.addend.dtype, {a.out.dtype}, "linear: addend");
+}
+
+}  // namespace
+
+std::span<const LinearVariant> linear_variants() { return kVariants; }
+
+int64_t linear_f32_scratch(const LinearDesc& d) { return d.target.threads * dot_scratch_bytes(d.w, d.K); }
+
+Cost linear_cost(const LinearArgs& a) {
+  const auto T = static_cast<double>(a.x.dim(0)), K = static_cast<double>(a.w.cols), N = static_cast<double>(a.w.rows);
+  const auto out = static_cast<double>(dtype_bytes(a.out.dtype) * (a.addend.null() ? 1 : 2));
+  return {.bytes = static_cast<double>(a.w.bytes()) + T * K * static_cast<double>(dtype_bytes(a.x.dtype)) + T * N * out,
+          .flops = 2 * T * K * N};
+}
+
+void linear(const Exec& ex, const LinearArgs& args) {
+  check(args);
+  const LinearDesc desc{target_of(ex), args.x.dtype, args.w.dtype, args.out.dtype, args.x.dim(0), args.w.cols, args.w.rows};
+  run_op(ex, "linear", linear_variants(), args, desc, linear_cost(args));
+}
+
+}  // namespace kdelta

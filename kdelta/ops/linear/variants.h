@@ -1,0 +1,25 @@
+// The compiled kernels of linear, for choose(), tests and benchmarks. No choice looks at T: exactness would be lost.
+#pragma once
+
+#include "kdelta/ops/common/op.h"
+#include "kdelta/ops/linear/linear.h"
+
+namespace kdelta {
+
+struct LinearDesc {
+  Target target;
+  DType x = DType::f32, w = DType::f32, out = DType::f32;
+  int64_t T = 0, K = 0, N = 0;
+};
+
+using LinearVariant = Variant<LinearArgs, LinearDesc>;
+std::span<const LinearVariant> linear_variants();
+
+// fp32 panels of the threads, for MX weights.
+int64_t linear_f32_scratch(const LinearDesc& d);
+
+#define KDELTA_VARIANT(name, isa, refuse, scratch) void linear_##name(const Exec&, const LinearArgs&, const LinearDesc&, void*);
+#include "kdelta/ops/linear/variants.inc"
+#undef KDELTA_VARIANT
+
+}  // namespace kdelta
