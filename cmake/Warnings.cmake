@@ -4,7 +4,8 @@ add_library(kdelta_flags INTERFACE)
 target_compile_features(kdelta_flags INTERFACE cxx_std_20)
 target_include_directories(kdelta_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(kdelta_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -ffp-contract=off>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
+    -Wno-missing-field-initializers -ffp-contract=off>)
 if(KDELTA_WERROR)
   target_compile_options(kdelta_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()

@@ -18,14 +18,27 @@ class OpObserver {
   virtual void on_op(std::string_view op, std::string_view variant, const Cost& cost) = 0;
 };
 
+// Sees named intermediate tensors of a forward pass (--dump): "router_expert", "layer_out", ... The view is valid during the call.
+class TensorProbe {
+ public:
+  virtual ~TensorProbe() = default;
+  virtual void on_tensor(std::string_view name, int layer, const AnyConstView& tensor) = 0;
+};
+
 struct Exec {
   Device device;
   Arena* scratch = nullptr;
   ThreadPool* threads = nullptr;
   const Options* options = nullptr;
   OpObserver* observer = nullptr;
+  TensorProbe* probe = nullptr;
+  int layer = -1;  // the decoder layer that runs, for probes
   // Walk through a step without touching memory: ops check, choose and take scratch, then return. Views may point nowhere.
   bool planning = false;
+
+  void show(std::string_view name, const AnyConstView& tensor) const {
+    if (probe != nullptr && !planning) probe->on_tensor(name, layer, tensor);
+  }
 };
 
 }  // namespace kdelta

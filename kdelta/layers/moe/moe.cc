@@ -1,0 +1,111 @@
+#include "kdelta/layers/moe/moe.h"
+
+#include "kdelta/ops/grouped_linear/grouped_linear.h"
+#include "kdelta/ops/linear/linear.h"
+#include "kdelta/ops/moe_combine/moe_combine.h"
+#include "kdelta/ops/norm/norm.h"
+#include "kdelta/ops/router/router.h"
+
+namespace kdelta {
+
+struct Moe::Routing {
+  View<int32_t> expert, position, source, expert_begin;
+  View<float> weight;
+};
+
+Moe::Moe(const MoeConfig& config) : c_(config) {
+  const auto E = static_cast<size_t>(c_.experts);
+  w1_.resize(E), w2_.resize(E), w3_.resize(E);
+  if (c_.shared_width > 0)
+    shared_ = std::make_unique<Mlp>(MlpConfig{.hidden = c_.hidden, .width = c_.shared_width, .activation = c_.activation,
+                                              .beta = c_.beta, .linear_beta = c_.linear_beta, .prefix = "shared_experts."});
+}
+
+std::vector<WeightSpec> Moe::weights() {
+  const int64_t inner = c_.latent > 0 ? c_.latent : c_.hidden;
+  std::vector<WeightSpec> w = {
+      {.names = {"gate"}, .shape = {c_.experts, c_.hidden}, .target = &gate_},
+      {.names = {"gate.e_score_correction_bias"}, .kind = WeightKind::vector, .shape = {c_.experts}, .suffix = "", .target = &bias_}};
+  if (c_.latent > 0) {
+    w.push_back({.names = {"routed_expert_down_proj"}, .shape = {c_.latent, c_.hidden}, .target = &latent_down_});
+    w.push_back({.names = {"routed_expert_up_proj"}, .shape = {c_.hidden, c_.latent}, .target = &latent_up_});
+    if (c_.latent_norm)
+      w.push_back({.names = {"routed_expert_norm"}, .kind = WeightKind::vector, .shape = {c_.latent}, .target = &latent_norm_});
+  }
+  for (int64_t e = 0; e < c_.experts; ++e) {
+    const std::string prefix = "experts." + std::to_string(e) + ".";
+    const auto i = static_cast<size_t>(e);
+    w.push_back({.names = {prefix + "w1"}, .shape = {c_.width, inner}, .target = &w1_[i]});
+    w.push_back({.names = {prefix + "w3"}, .shape = {c_.width, inner}, .target = &w3_[i]});
+    w.push_back({.names = {prefix + "w2"}, .shape = {inner, c_.width}, .target = &w2_[i]});
+  }
+  if (shared_) {
+    for (WeightSpec& s : shared_->weights()) w.push_back(std::move(s));
+  }
+  return w;
+}
+
+Moe::Routing Moe::route(const Exec& ex, const Batch& b, const AnyConstView& x) const {
+  const int64_t T = x.dim(0), k = c_.chosen;
+  const Routing r{.expert = ex.scratch->take<int32_t>({T, k}),
+                  .position = ex.scratch->take<int32_t>({T, k}),
+                  .source = ex.scratch->take<int32_t>({T * k}),
+                  .expert_begin = ex.scratch->take<int32_t>({c_.experts + 1}),
+                  .weight = ex.scratch->take<float>({T, k})};
+  Arena::Scope scope(*ex.scratch);
+  const View<float> logits = ex.scratch->take<float>({T, c_.experts});
+  linear(ex, {.x = x, .w = gate_, .out = logits});
+  router(ex, {.logits = logits,
+              .bias = bias_,
+              .k = k,
+              .groups = c_.groups,
+              .topk_groups = c_.topk_groups,
+              .renormalize = c_.renormalize,
+              .scaling = c_.scaling,
+              .live = b.live(),
+              .expert = r.expert,
+              .weight = r.weight,
+              .position = r.position,
+              .source = r.source,
+              .expert_begin = r.expert_begin});
+  ex.show("router_idx", r.expert);
+  ex.show("router_weight", r.weight);
+  return r;
+}
+
+AnyView Moe::run_experts(const Exec& ex, const Routing& r, const AnyConstView& z) const {
+  const int64_t P = r.source.dim(0), inner = c_.latent > 0 ? c_.latent : c_.hidden;
+  const AnyView y = ex.scratch->take(z.dtype, {P, inner});
+  Arena::Scope scope(*ex.scratch);
+  const AnyView gate = ex.scratch->take(z.dtype, {P, c_.width}), up = ex.scratch->take(z.dtype, {P, c_.width});
+  grouped_linear(ex, {.x = z, .row = r.source, .expert_begin = r.expert_begin, .w = w1_, .out = gate});
+  grouped_linear(ex, {.x = z, .row = r.source, .expert_begin = r.expert_begin, .w = w3_, .out = up});
+  activation(ex, {.kind = c_.activation, .beta = c_.beta, .linear_beta = c_.linear_beta, .gate = gate, .up = up, .out = gate});
+  grouped_linear(ex, {.x = gate, .expert_begin = r.expert_begin, .w = w2_, .out = y});
+  return y;
+}
+
+void Moe::forward(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& addend, const AnyView& out) const {
+  Arena::Scope scope(*ex.scratch);
+  const int64_t T = x.dim(0);
+  AnyConstView rest = addend;  // what the routed sum is added to
+  if (shared_) {
+    const AnyView shared = ex.scratch->take(x.dtype, {T, c_.hidden});
+    shared_->forward(ex, b, x, addend, shared);
+    rest = shared;
+  }
+  const Routing r = route(ex, b, x);
+  if (c_.latent == 0) {
+    const AnyView y = run_experts(ex, r, x);
+    moe_combine(ex, {.y = y, .position = r.position, .weight = r.weight, .addend = rest, .out = out});
+    return;
+  }
+  const AnyView z = ex.scratch->take(x.dtype, {T, c_.latent});
+  linear(ex, {.x = x, .w = latent_down_, .out = z});
+  const AnyView y = run_experts(ex, r, z);
+  moe_combine(ex, {.y = y, .position = r.position, .weight = r.weight, .out = z});
+  if (c_.latent_norm) norm(ex, {.x = z, .weight = latent_norm_, .out = z, .eps = c_.norm_eps});
+  linear(ex, {.x = z, .w = latent_up_, .addend = rest, .out = out});
+}
+
+}  // namespace kdelta

@@ -1,0 +1,44 @@
+// The mixture-of-experts sublayer, plain (experts read the hidden vector) or latent (K3: experts work in a narrower space between
+// a down and an up projection, with a norm on the weighted sum). The router and the shared experts always read the full width.
+#pragma once
+
+#include <memory>
+
+#include "kdelta/layers/forward.h"
+#include "kdelta/layers/mlp/mlp.h"
+
+namespace kdelta {
+
+struct MoeConfig {
+  int64_t hidden = 0, experts = 0, chosen = 0, width = 0;
+  int64_t latent = 0;        // 0: plain
+  bool latent_norm = false;
+  int64_t groups = 1, topk_groups = 1;
+  bool renormalize = true;
+  float scaling = 1;
+  int64_t shared_width = 0;  // 0: no shared experts
+  ActivationKind activation = ActivationKind::swiglu;
+  float beta = 1, linear_beta = 0;
+  float norm_eps = 0;
+};
+
+class Moe final : public Ffn {
+ public:
+  explicit Moe(const MoeConfig& config);
+  std::vector<WeightSpec> weights() override;
+  void forward(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& addend,
+               const AnyView& out) const override;
+
+ private:
+  struct Routing;
+  Routing route(const Exec& ex, const Batch& b, const AnyConstView& x) const;
+  AnyView run_experts(const Exec& ex, const Routing& r, const AnyConstView& z) const;
+
+  MoeConfig c_;
+  std::unique_ptr<Mlp> shared_;
+  Matrix gate_, latent_down_, latent_up_;
+  View<const float> bias_, latent_norm_;
+  std::vector<Matrix> w1_, w2_, w3_;
+};
+
+}  // namespace kdelta

@@ -1,0 +1,52 @@
+// What a layer asks for, as plain rows: the weights it needs and the state it keeps. The model finds and binds the weights, the
+// runtime sizes and owns the state; nothing is looked up by name during a forward pass.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kdelta/core/matrix.h"
+
+namespace kdelta {
+
+enum class WeightKind : uint8_t {
+  matrix,     // [rows, cols], any stored format, stays in the file: target Matrix
+  vector,     // any shape of `shape` elements in all, converted to fp32: target View<const float> of shape [elements]
+  head_scalar,  // like vector, but the file may pad it: the first `shape` elements are used (A_log)
+  conv_taps,  // parts of [C, 1, W] or [C, W], stacked along C, fp32, stored transposed: target View<const float> [W, C]
+  score_row,  // elementwise product of two vectors (attention-residual norm weight and projection row), fp32
+};
+
+struct WeightSpec {
+  std::vector<std::string> names;  // relative to the layer, without the suffix
+  WeightKind kind = WeightKind::matrix;
+  Shape shape;                     // of the whole target: matrix [rows, cols]; vector [n]; conv_taps [C, W]
+  std::string suffix = ".weight";  // "" for A_log and other bare names
+  std::variant<Matrix*, View<const float>*> target;
+};
+
+enum class StateKind : uint8_t {
+  slot,  // one array per state slot: recurrent state, convolution window
+  page,  // one array per page of tokens: latent cache
+};
+
+struct StateSpec {
+  std::string name;
+  StateKind kind = StateKind::slot;
+  DType dtype = DType::f32;
+  Shape shape;                // of one slot or one page
+  bool every_column = false;  // slot: true when each draft column needs a slot of its own; false: column 0 alone is used
+  int64_t bytes() const { return shape.numel() * dtype_bytes(dtype); }
+};
+
+// What the runtime fixes before any layer can state its states.
+struct StateParams {
+  DType activation = DType::bf16;  // of convolution windows and latents
+  DType recurrent = DType::f32;    // of recurrent states
+  int64_t columns = 1;             // 1 + the most drafts a verification step may carry
+  int64_t page_tokens = 64;
+};
+
+}  // namespace kdelta

@@ -1,0 +1,130 @@
+#include "kdelta/model/decoder.h"
+
+#include "kdelta/core/check.h"
+#include "kdelta/layers/kda/kda.h"
+#include "kdelta/layers/mla/mla.h"
+#include "kdelta/layers/mlp/mlp.h"
+#include "kdelta/layers/moe/moe.h"
+#include "kdelta/ops/embed/embed.h"
+#include "kdelta/ops/linear/linear.h"
+
+namespace kdelta {
+namespace {
+
+ActivationKind activation_kind(const ModelConfig& c) {
+  switch (c.activation) {
+    case HiddenActivation::silu: return ActivationKind::swiglu;
+    case HiddenActivation::situ: return ActivationKind::situ;
+  }
+  KDELTA_UNREACHABLE("hidden activation", c.activation);
+}
+
+std::unique_ptr<Mixer> make_mixer(const ModelConfig& c, MixerKind kind) {
+  switch (kind) {
+    case MixerKind::kda:
+      return std::make_unique<KdaLayer>(KdaLayerConfig{.hidden = c.hidden_size,
+                                                       .heads = c.kda.heads,
+                                                       .head_dim = c.kda.head_dim,
+                                                       .conv_width = c.kda.conv_width,
+                                                       .full_rank_gate = c.kda.full_rank_gate,
+                                                       .bounded_gate = c.kda.gate_lower_bound.has_value(),
+                                                       .lower_bound = c.kda.gate_lower_bound.value_or(0),
+                                                       .norm_eps = c.rms_norm_eps});
+    case MixerKind::mla:
+      return std::make_unique<MlaLayer>(MlaLayerConfig{.hidden = c.hidden_size,
+                                                       .heads = c.mla.heads,
+                                                       .nope = c.mla.nope,
+                                                       .rope = c.mla.rope,
+                                                       .value = c.mla.value,
+                                                       .latent = c.mla.latent,
+                                                       .query_rank = c.mla.query_rank,
+                                                       .output_gate = c.mla.output_gate});
+  }
+  KDELTA_UNREACHABLE("mixer kind", kind);
+}
+
+std::unique_ptr<Ffn> make_ffn(const ModelConfig& c, int64_t layer) {
+  const ActivationKind act = activation_kind(c);
+  if (!c.is_moe(layer))
+    return std::make_unique<Mlp>(MlpConfig{.hidden = c.hidden_size, .width = c.dense_width, .activation = act,
+                                           .beta = c.situ_beta, .linear_beta = c.situ_linear_beta, .prefix = ""});
+  return std::make_unique<Moe>(MoeConfig{.hidden = c.hidden_size,
+                                         .experts = c.moe.experts,
+                                         .chosen = c.moe.chosen,
+                                         .width = c.moe.width,
+                                         .latent = c.moe.latent,
+                                         .latent_norm = c.moe.latent_norm,
+                                         .groups = c.moe.groups,
+                                         .topk_groups = c.moe.topk_groups,
+                                         .renormalize = c.moe.renormalize,
+                                         .scaling = c.moe.scaling,
+                                         .shared_width = c.moe.shared * c.moe.width,
+                                         .activation = act,
+                                         .beta = c.situ_beta,
+                                         .linear_beta = c.situ_linear_beta,
+                                         .norm_eps = c.rms_norm_eps});
+}
+
+}  // namespace
+
+Decoder::Decoder(const ModelConfig& config) : c_(config) {
+  for (int64_t l = 0; l < c_.layers(); ++l)
+    layers_.push_back({.mixer = make_mixer(c_, c_.mixer[static_cast<size_t>(l)]),
+                       .ffn = make_ffn(c_, l),
+                       .ffn_prefix = c_.is_moe(l) ? "block_sparse_moe." : "mlp.",
+                       .input_norm = {},
+                       .post_norm = {}});
+}
+
+std::vector<PlacedSpec> Decoder::weights() {
+  const int64_t V = c_.vocab_size, D = c_.hidden_size;
+  const auto norm = [&](const char* name, View<const float>* target) {
+    return WeightSpec{.names = {name}, .kind = WeightKind::vector, .shape = {D}, .target = target};
+  };
+  std::vector<PlacedSpec> all = {{c_.weight_prefix, {.names = {"model.embed_tokens"}, .shape = {V, D}, .target = &embed_}},
+                                 {c_.weight_prefix, norm("model.norm", &final_norm_)}};
+  if (!c_.tied_embeddings) all.push_back({c_.weight_prefix, {.names = {"lm_head"}, .shape = {V, D}, .target = &head_}});
+  for (int64_t l = 0; l < c_.layers(); ++l) {
+    Layer& layer = layers_[static_cast<size_t>(l)];
+    const std::string prefix = layer_prefix(l);
+    all.push_back({prefix, norm("input_layernorm", &layer.input_norm)});
+    all.push_back({prefix, norm("post_attention_layernorm", &layer.post_norm)});
+    for (WeightSpec& s : layer.mixer->weights()) all.push_back({prefix + "self_attn.", std::move(s)});
+    for (WeightSpec& s : layer.ffn->weights()) all.push_back({prefix + layer.ffn_prefix, std::move(s)});
+  }
+  for (PlacedSpec& s : residual_weights()) all.push_back(std::move(s));
+  return all;
+}
+
+std::vector<std::vector<StateSpec>> Decoder::states(const StateParams& params) const {
+  std::vector<std::vector<StateSpec>> all;
+  for (const Layer& layer : layers_) all.push_back(layer.mixer->states(params));
+  return all;
+}
+
+void Decoder::forward(const Exec& base, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
+                      const View<float>& logits) const {
+  Exec ex = base;
+  Arena::Scope scope(*ex.scratch);
+  const std::unique_ptr<Residual> stream = make_residual(ex, activation, b.tokens());
+  embed(ex, {.token = b.token, .table = embed_, .out = stream->sum()});
+  const AnyView x = ex.scratch->take(activation, {b.tokens(), c_.hidden_size});
+  for (int64_t l = 0; l < c_.layers(); ++l) {
+    const auto i = static_cast<size_t>(l);
+    ex.layer = static_cast<int>(l);
+    stream->read_mixer_input(ex, l, x);
+    const AnyConstView addend = stream->mixer_addend(l);
+    layers_[i].mixer->forward(ex, b, states[i], x, addend, stream->sum());
+    stream->read_ffn_input(ex, l, x);
+    layers_[i].ffn->forward(ex, b, x, stream->sum(), stream->sum());
+    ex.show("layer_out", stream->sum());
+  }
+  ex.layer = -1;
+  stream->read_final(ex, x);
+  // Only the rows whose logits somebody wants reach the head: embed() is the gather of rows that this needs.
+  const AnyView rows = ex.scratch->take(activation, {b.logit_row.dim(0), c_.hidden_size});
+  embed(ex, {.token = b.logit_row, .table = dense_matrix(x.data, activation, b.tokens(), c_.hidden_size), .out = rows});
+  linear(ex, {.x = rows, .w = c_.tied_embeddings ? embed_ : head_, .out = logits});
+}
+
+}  // namespace kdelta

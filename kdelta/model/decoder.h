@@ -1,0 +1,56 @@
+// The decoder both Kimi models are: embedding, layers of (mixer, feed-forward), head. How a sublayer reads the residual stream is
+// the one thing in which the two differ, so it is the one thing a model supplies.
+#pragma once
+
+#include "kdelta/model/model.h"
+
+namespace kdelta {
+
+// The residual stream of one step. A sublayer reads a normed view of it and adds its output through sum().
+class Residual {
+ public:
+  virtual ~Residual() = default;
+  // The normed input of the attention (feed-forward) sublayer of `layer`, written to out.
+  virtual void read_mixer_input(const Exec& ex, int64_t layer, const AnyView& out) = 0;
+  virtual void read_ffn_input(const Exec& ex, int64_t layer, const AnyView& out) = 0;
+  // After all layers, normed for the head.
+  virtual void read_final(const Exec& ex, const AnyView& out) = 0;
+  // Where the mixer of `layer` writes, and what is added to its output (null: the sum restarts).
+  virtual AnyConstView mixer_addend(int64_t layer) = 0;
+  // The running sum [T, D].
+  virtual AnyView sum() const = 0;
+};
+
+class Decoder : public Model {
+ public:
+  explicit Decoder(const ModelConfig& config);
+  const ModelConfig& config() const override { return c_; }
+  std::vector<PlacedSpec> weights() override;
+  std::vector<std::vector<StateSpec>> states(const StateParams& params) const override;
+  void forward(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
+               const View<float>& logits) const override;
+
+ protected:
+  struct Layer {
+    std::unique_ptr<Mixer> mixer;
+    std::unique_ptr<Ffn> ffn;
+    std::string ffn_prefix;
+    View<const float> input_norm, post_norm;
+  };
+
+  // Allocates the stream for `rows` tokens from the arena.
+  virtual std::unique_ptr<Residual> make_residual(const Exec& ex, DType activation, int64_t rows) const = 0;
+  // Weights of the residual stream beyond the norms.
+  virtual std::vector<PlacedSpec> residual_weights() { return {}; }
+
+  std::string layer_prefix(int64_t layer) const { return c_.weight_prefix + "model.layers." + std::to_string(layer) + "."; }
+
+  ModelConfig c_;
+  std::vector<Layer> layers_;
+  View<const float> final_norm_;
+
+ private:
+  Matrix embed_, head_;
+};
+
+}  // namespace kdelta

@@ -1,0 +1,45 @@
+#include "kdelta/model/kimi_linear.h"
+
+#include "kdelta/model/decoder.h"
+#include "kdelta/ops/norm/norm.h"
+
+namespace kdelta {
+namespace {
+
+class KimiLinear final : public Decoder {
+ public:
+  using Decoder::Decoder;
+
+ private:
+  // h <- h + sublayer(rms_norm(h))
+  class Stream final : public Residual {
+   public:
+    Stream(const KimiLinear& model, const AnyView& sum) : model_(model), sum_(sum) {}
+    void read_mixer_input(const Exec& ex, int64_t layer, const AnyView& out) override {
+      read(ex, model_.layers_[static_cast<size_t>(layer)].input_norm, out);
+    }
+    void read_ffn_input(const Exec& ex, int64_t layer, const AnyView& out) override {
+      read(ex, model_.layers_[static_cast<size_t>(layer)].post_norm, out);
+    }
+    void read_final(const Exec& ex, const AnyView& out) override { read(ex, model_.final_norm_, out); }
+    AnyConstView mixer_addend(int64_t) override { return sum_; }
+    AnyView sum() const override { return sum_; }
+
+   private:
+    void read(const Exec& ex, const View<const float>& weight, const AnyView& out) const {
+      norm(ex, {.x = sum_, .weight = weight, .out = out, .eps = model_.c_.rms_norm_eps});
+    }
+    const KimiLinear& model_;
+    AnyView sum_;
+  };
+
+  std::unique_ptr<Residual> make_residual(const Exec& ex, DType activation, int64_t rows) const override {
+    return std::make_unique<Stream>(*this, ex.scratch->take(activation, {rows, c_.hidden_size}));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_kimi_linear(const ModelConfig& config) { return std::make_unique<KimiLinear>(config); }
+
+}  // namespace kdelta
