@@ -17,8 +17,8 @@ struct TensorInfo {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
-  int64_t begin = 0, bytes = 0;  // offset in its file
-  int file = 0;                  // index into files()
+  int64_t begin = 0, bytes = 0;  // offset from the start of its file
+  int file = 0;                  // 0 .. file_count()-1
 };
 
 class Checkpoint {

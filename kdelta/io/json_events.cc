@@ -85,6 +85,8 @@ class Adapter {
 void parse_json_events(std::string_view text, const JsonSource& source, const JsonLimits& limits, JsonEvents& events) {
   if (std::cmp_greater(text.size(), limits.max_bytes))
     fail(source.code, source.name, ": ", text.size(), " bytes of JSON, at most ", limits.max_bytes, " expected");
+  // The library takes a zero byte for the end of the text and would ignore what follows.
+  if (const size_t zero = text.find('\0'); zero != text.npos) fail(source.code, source.name, ": byte ", zero + 1, ": a zero byte");
   Adapter adapter(source, limits, events);
   Library::sax_parse(text.begin(), text.end(), &adapter);
 }

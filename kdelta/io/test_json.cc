@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "kdelta/core/error.h"
 #include "kdelta/io/json_events.h"
 #include "kdelta/io/json_reader.h"
 #include "tests/support/op_test.h"
@@ -43,6 +44,7 @@ TEST(JsonParse, RefusesMalformedTextWithSourceAndPlace) {
                            "NaN", "[Infinity]", "\"\\q\"", "\"\\ud800\"", "{\"a\":1,}", "1e999", "\"abc"}) {
     EXPECT_THAT(parse_error(text), testing::StartsWith("t.json: byte ")) << text;
   }
+  EXPECT_EQ(parse_error(std::string_view("[1]\0]", 5)), "t.json: byte 4: a zero byte");
   EXPECT_THAT(parse_error("{\n \"a\": ?}"), HasSubstr("line 2, column 7"));
 }
 

@@ -1,0 +1,121 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "kdelta/core/error.h"
+#include "kdelta/io/json.h"
+#include "kdelta/io/safetensors.h"
+
+namespace kdelta {
+namespace {
+
+constexpr int64_t kAlign = 8;  // of the first data byte, as the format's own writer does
+
+// A file that exists under its final name only after commit(); an abandoned one is removed.
+class NewFile {
+ public:
+  explicit NewFile(const std::string& path) : path_(path) {
+    static std::atomic<int> counter{0};  // two threads may write the same path
+    partial_ = str(path, ".partial-", getpid(), "-", ++counter);
+    fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd_ < 0) refuse("cannot create");
+  }
+  ~NewFile() {
+    if (fd_ >= 0) close(fd_);
+    if (!committed_) unlink(partial_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void write(const void* data, int64_t bytes) {
+    const char* p = static_cast<const char*>(data);
+    while (bytes > 0) {
+      const ssize_t n = ::write(fd_, p, static_cast<size_t>(bytes));  // takes at most 2 GiB at a time
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) refuse("cannot write");
+      p += n;
+      bytes -= n;
+    }
+  }
+
+  // The data reach the disk before the name does, or a power cut could leave a named file of zeros.
+  void commit() {
+    if (fsync(fd_) != 0) refuse("cannot write");
+    if (rename(partial_.c_str(), path_.c_str()) != 0) refuse("cannot rename to the final name");
+    committed_ = true;
+  }
+
+ private:
+  [[noreturn]] void refuse(const char* what) const {
+    const std::string reason = std::strerror(errno);
+    if (fd_ < 0) fail(ErrorCode::failed, partial_, ": ", what, ": ", reason);
+    fail(ErrorCode::failed, path_, ": ", what, ": ", reason);
+  }
+
+  std::string path_, partial_;
+  int fd_ = -1;
+  bool committed_ = false;
+};
+
+int64_t checked_bytes(const TensorToWrite& t, const std::string& path) {
+  int64_t bytes = 0;
+  for (const int64_t n : t.shape)
+    if (n < 0) fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": shape ", shape_text(t.shape));
+  if (!tensor_bytes(t.dtype, t.shape, &bytes))
+    fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": ", dtype_name(t.dtype), " ", shape_text(t.shape),
+         " has no size: more than 64 bits or no whole number of bytes");
+  if (bytes > 0 && t.data == nullptr) fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": null data");
+  return bytes;
+}
+
+std::string metadata_text(std::span<const std::pair<std::string, std::string>> metadata) {
+  Json::Object out;
+  for (const auto& [key, value] : metadata) out.push_back({key, value});
+  return "\"__metadata__\":" + json_text(Json(std::move(out)));
+}
+
+std::string entry_text(const TensorToWrite& t, int64_t begin, int64_t end) {
+  std::string out;
+  append_json_string(out, t.name);
+  Json::Array shape(t.shape.begin(), t.shape.end());
+  const Json entry = Json::Object{{"dtype", dtype_name(t.dtype)}, {"shape", std::move(shape)}, {"data_offsets", Json::Array{begin, end}}};
+  return out + ":" + json_text(entry);
+}
+
+}  // namespace
+
+void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
+                       std::span<const std::pair<std::string, std::string>> metadata) {
+  std::string header = "{";
+  std::set<std::string_view> names;
+  if (!metadata.empty()) header += metadata_text(metadata);
+  int64_t offset = 0;
+  for (const TensorToWrite& t : tensors) {
+    if (t.name.empty() || t.name == "__metadata__" || !names.insert(t.name).second)
+      fail(ErrorCode::invalid_argument, path, ": tensor name \"", printable(t.name), "\" is empty, reserved or used twice");
+    const int64_t begin = offset;
+    if (__builtin_add_overflow(offset, checked_bytes(t, path), &offset))
+      fail(ErrorCode::invalid_argument, path, ": the tensors take more than 64 bits of bytes");
+    if (header.size() > 1) header += ',';
+    header += entry_text(t, begin, offset);
+  }
+  header += '}';
+  while (header.size() % kAlign != 0) header += ' ';
+  if (std::ssize(header) > kMaxHeaderBytes)
+    fail(ErrorCode::invalid_argument, path, ": header of ", header.size(), " bytes, the format allows ", kMaxHeaderBytes);
+
+  std::array<uint8_t, 8> length;
+  for (size_t i = 0; i < length.size(); ++i) length[i] = static_cast<uint8_t>(header.size() >> (8 * i));
+  NewFile file(path);
+  file.write(length.data(), std::ssize(length));
+  file.write(header.data(), std::ssize(header));
+  for (const TensorToWrite& t : tensors) file.write(t.data, checked_bytes(t, path));
+  file.commit();
+}
+
+}  // namespace kdelta
