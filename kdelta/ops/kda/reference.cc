@@ -1,4 +1,5 @@
-// The definition of kda: the recurrence token by token in fp64, state rounded only where it is stored.
+// The definition of kda: the recurrence token by token in fp64. The state is rounded where it is stored: after each decode token
+// (a verification continues from what it stored, like that many single steps), at the end of a prefill and in its snapshots.
 #include <cmath>
 #include <vector>
 
@@ -91,7 +92,10 @@ void sequence(const KdaArgs& a, int64_t n, int64_t h) {
   if (s.fresh.data[n] == 0) head.load(*s.slot.at(n, s.accepted.data[n] - 1));
   for (int64_t i = 0; i < len; ++i) {
     head.token(begin + i);
-    if (!prefill) head.store(*s.slot.at(n, i));
+    if (!prefill) {
+      head.store(*s.slot.at(n, i));
+      head.load(*s.slot.at(n, i));
+    }
     for (int64_t x = 0; prefill && !s.snapshot.null() && x < s.snapshot.dim(0); ++x)
       if (*s.snapshot.at(x, 2) != -1 && *s.snapshot.at(x, 0) == n && *s.snapshot.at(x, 1) == i + 1) head.store(*s.snapshot.at(x, 2));
   }

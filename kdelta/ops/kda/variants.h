@@ -15,6 +15,9 @@ struct KdaDesc {
 using KdaVariant = Variant<KdaArgs, KdaDesc>;
 std::span<const KdaVariant> kda_variants();
 
+// Scratch of the fp32 schedules, all threads together.
+int64_t kda_scan_scratch(const KdaDesc& d);
+
 #define KDELTA_VARIANT(name, isa, refuse, scratch) void kda_##name(const Exec&, const KdaArgs&, const KdaDesc&, void*);
 #include "kdelta/ops/kda/variants.inc"
 #undef KDELTA_VARIANT

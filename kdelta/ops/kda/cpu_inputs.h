@@ -1,0 +1,160 @@
+// What every CPU schedule of kda starts from: up to kKdaChunk tokens of one head in fp32, normalised, gated, zero-padded. Decays
+// are exp(g), at most 1: schedules multiply them and never form exp(-g), so any gate, -inf and 0 included, is exact.
+#pragma once
+
+#include <cmath>
+
+#include "kdelta/ops/common/cpu/simd_math.h"
+#include "kdelta/ops/kda/variants.h"
+
+namespace kdelta::kda_cpu {
+
+KDELTA_INLINE int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }  // a whole number of vectors of every instruction set
+KDELTA_INLINE int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Hands out 64-byte aligned pieces of one thread's scratch; with no memory behind it, it measures.
+struct Carver {
+  char* base = nullptr;
+  int64_t used = 0;
+  template <class T>
+  KDELTA_INLINE T* take(int64_t count) {
+    T* p = reinterpret_cast<T*>(base + used);
+    used += align64(count * static_cast<int64_t>(sizeof(T)));
+    return p;
+  }
+};
+
+// Rows of `Kp` and `Vp` floats (padded K, padded width of the task's value range); the padding of q, k and decay is zero.
+struct Tokens {
+  int64_t K = 0, Kp = 0, Vp = 0;
+  float *q = nullptr, *k = nullptr, *decay = nullptr;  // [64, Kp]; q carries the scale
+  float *v = nullptr, *out = nullptr;                  // [64, Vp]
+  float *beta = nullptr, *qk = nullptr;                // [64]; qk = q . k
+
+  KDELTA_INLINE void carve(Carver& c, int64_t width_k, int64_t width_v) {
+    K = width_k, Kp = padded(width_k), Vp = padded(width_v);
+    q = c.take<float>(kKdaChunk * Kp);
+    k = c.take<float>(kKdaChunk * Kp);
+    decay = c.take<float>(kKdaChunk * Kp);
+    v = c.take<float>(kKdaChunk * Vp);
+    out = c.take<float>(kKdaChunk * Vp);
+    beta = c.take<float>(kKdaChunk);
+    qk = c.take<float>(kKdaChunk);
+  }
+};
+
+// A share of the work: value channels [v_begin, v_end) of one head of one sequence. Channels never meet, so the split is free.
+struct Task {
+  int64_t n = 0, h = 0, v_begin = 0, v_end = 0;
+};
+
+template <class V, class T>
+KDELTA_INLINE void widen_row(const T* x, int64_t n, int64_t n_padded, float* out) {
+  constexpr int64_t L = V::kLanes;
+  int64_t d = 0;
+  for (; d + L <= n; d += L) V::load(x + d).store(out + d);
+  if (d < n) V::load_n(x + d, n - d).store(out + d), d += L;
+  for (; d < n_padded; d += L) V::zero().store(out + d);
+}
+
+template <class V>
+KDELTA_INLINE void widen(const AnyConstView& x, int64_t t, int64_t h, int64_t begin, int64_t n, int64_t n_padded, float* out) {
+  if (x.dtype == DType::f32) widen_row<V>(x.at<const float>(t, h) + begin, n, n_padded, out);
+  else widen_row<V>(x.at<const bf16>(t, h) + begin, n, n_padded, out);
+}
+
+template <class V, class T>
+KDELTA_INLINE void narrow_row(const float* x, int64_t n, T* out) {
+  constexpr int64_t L = V::kLanes;
+  int64_t d = 0;
+  for (; d + L <= n; d += L) V::load(x + d).store(out + d);
+  if (d < n) V::load(x + d).store_n(out + d, n - d);
+}
+
+template <class V>
+KDELTA_INLINE float dot(const float* a, const float* b, int64_t n_padded) {
+  V s = V::zero();
+  for (int64_t d = 0; d < n_padded; d += V::kLanes) s = V::fma(V::load(a + d), V::load(b + d), s);
+  return s.sum();
+}
+
+// ln(1+y) for y in [0, 1]: 2 atanh(s), s = y/(2+y) <= 1/3; the first term left out is below 1e-8 of the sum.
+template <class V>
+KDELTA_INLINE V log1p_unit(V y) {
+  const V s = y / (y + V::set1(2.0f)), s2 = s * s;
+  V p = V::set1(2.0f / 15);
+  for (float c : {2.0f / 13, 2.0f / 11, 2.0f / 9, 2.0f / 7, 2.0f / 5, 2.0f / 3, 2.0f}) p = V::fma(p, s2, V::set1(c));
+  return p * s;
+}
+
+// x: the raw gate, replaced by exp(g).
+template <class V>
+KDELTA_INLINE void activate_gate(const KdaArgs& a, int64_t h, float A, int64_t K, int64_t Kp, float* x) {
+  const float* bias = a.dt_bias.at(h);
+  for (int64_t d = 0; d < Kp; d += V::kLanes) {
+    const int64_t left = K - d;
+    if (left <= 0) {
+      V::zero().store(x + d);
+      continue;
+    }
+    const V z = V::load(x + d) + (left >= V::kLanes ? V::load(bias + d) : V::load_n(bias + d, left));
+    V g;
+    if (a.gate_kind == KdaGate::bounded) {
+      g = V::set1(a.lower_bound) * simd::sigmoid(V::set1(A) * z);
+    } else {
+      const V tail = log1p_unit(simd::exp(V::zero() - z.abs()));
+      g = V::set1(-A) * (V::max(V::zero(), z) + tail);  // max keeps a NaN in its second operand
+    }
+    const V e = simd::exp(g);
+    if (left >= V::kLanes) e.store(x + d);
+    else V::zero().store(x + d), e.store_n(x + d, left);  // the padding must not keep exp(g(0))
+  }
+}
+
+template <class V>
+KDELTA_INLINE void normalise(KdaNorm kind, float scale, int64_t Kp, float* x) {
+  const float f = kind == KdaNorm::l2 ? scale / std::sqrt(dot<V>(x, x, Kp) + 1e-6f) : scale;
+  if (f == 1.0f) return;
+  for (int64_t d = 0; d < Kp; d += V::kLanes) (V::load(x + d) * V::set1(f)).store(x + d);
+}
+
+KDELTA_INLINE float scalar(const AnyConstView& x, int64_t t, int64_t h) {
+  return x.dtype == DType::f32 ? x.at<const float>(t)[h] : to_float(x.at<const bf16>(t)[h]);
+}
+
+// Tokens [t, t + count) of the call; count <= 64.
+template <class V>
+void prepare(const KdaArgs& a, const Task& task, int64_t t, int64_t count, Tokens& x) {
+  const float A = std::exp(*a.a_log.at(task.h));
+  for (int64_t i = 0; i < count; ++i) {
+    float *q = x.q + i * x.Kp, *k = x.k + i * x.Kp, *decay = x.decay + i * x.Kp;
+    widen<V>(a.q, t + i, task.h, 0, x.K, x.Kp, q);
+    widen<V>(a.k, t + i, task.h, 0, x.K, x.Kp, k);
+    widen<V>(a.gate, t + i, task.h, 0, x.K, x.Kp, decay);
+    widen<V>(a.v, t + i, task.h, task.v_begin, task.v_end - task.v_begin, x.Vp, x.v + i * x.Vp);
+    normalise<V>(a.norm_kind, a.scale, x.Kp, q);
+    normalise<V>(a.norm_kind, 1.0f, x.Kp, k);
+    activate_gate<V>(a, task.h, A, x.K, x.Kp, decay);
+    const float b = scalar(a.beta, t + i, task.h);
+    x.beta[i] = a.beta_kind == KdaBeta::raw ? 1.0f / (1.0f + std::exp(-b)) : b;
+    x.qk[i] = dot<V>(q, k, x.Kp);
+  }
+}
+
+template <class V>
+void write_out(const KdaArgs& a, const Task& task, int64_t t, int64_t count, const Tokens& x) {
+  const int64_t width = task.v_end - task.v_begin;
+  for (int64_t i = 0; i < count; ++i) {
+    if (a.out.dtype == DType::f32) narrow_row<V>(x.out + i * x.Vp, width, a.out.at<float>(t + i, task.h) + task.v_begin);
+    else narrow_row<V>(x.out + i * x.Vp, width, a.out.at<bf16>(t + i, task.h) + task.v_begin);
+  }
+}
+
+// Row v_begin of one head's state in one slot.
+template <class S>
+KDELTA_INLINE S* state_rows(const KdaArgs& a, const Task& task, int64_t slot) {
+  const int64_t K = a.q.dim(2);
+  return static_cast<S*>(a.state.data) + slot * a.state.stride[0] + task.h * a.state.stride[1] + task.v_begin * K;
+}
+
+}  // namespace kdelta::kda_cpu
