@@ -102,29 +102,32 @@ std::vector<std::vector<StateSpec>> Decoder::states(const StateParams& params) c
   return all;
 }
 
-void Decoder::forward(const Exec& base, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
+void Decoder::forward(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
                       const View<float>& logits) const {
-  Exec ex = base;
   Arena::Scope scope(*ex.scratch);
-  const std::unique_ptr<Residual> stream = make_residual(ex, activation, b.tokens());
-  embed(ex, {.token = b.token, .table = embed_, .out = stream->sum()});
-  const AnyView x = ex.scratch->take(activation, {b.tokens(), c_.hidden_size});
+  with_residual(ex, {b, states, activation, logits});
+}
+
+void Decoder::run_layers(Exec ex, const Step& step, Residual& stream) const {
+  const Batch& b = step.b;
+  embed(ex, {.token = b.token, .table = embed_, .out = stream.sum()});
+  const AnyView x = ex.scratch->take(step.activation, {b.tokens(), c_.hidden_size});
   for (int64_t l = 0; l < c_.layers(); ++l) {
-    const auto i = static_cast<size_t>(l);
+    const Layer& layer = layers_[static_cast<size_t>(l)];
     ex.layer = static_cast<int>(l);
-    stream->read_mixer_input(ex, l, x);
-    const AnyConstView addend = stream->mixer_addend(l);
-    layers_[i].mixer->forward(ex, b, states[i], x, addend, stream->sum());
-    stream->read_ffn_input(ex, l, x);
-    layers_[i].ffn->forward(ex, b, x, stream->sum(), stream->sum());
-    ex.show("layer_out", stream->sum());
+    stream.read_mixer_input(ex, l, x);
+    const AnyConstView addend = stream.mixer_addend(l);
+    layer.mixer->forward(ex, b, step.states[static_cast<size_t>(l)], x, addend, stream.sum());
+    stream.read_ffn_input(ex, l, x);
+    layer.ffn->forward(ex, b, x, stream.sum(), stream.sum());
+    ex.show("layer_out", stream.sum());
   }
   ex.layer = -1;
-  stream->read_final(ex, x);
+  stream.read_final(ex, x);
   // Only the rows whose logits somebody wants reach the head: embed() is the gather of rows that this needs.
-  const AnyView rows = ex.scratch->take(activation, {b.logit_row.dim(0), c_.hidden_size});
-  embed(ex, {.token = b.logit_row, .table = dense_matrix(x.data, activation, b.tokens(), c_.hidden_size), .out = rows});
-  linear(ex, {.x = rows, .w = c_.tied_embeddings ? embed_ : head_, .out = logits});
+  const AnyView rows = ex.scratch->take(step.activation, {b.logit_row.dim(0), c_.hidden_size});
+  embed(ex, {.token = b.logit_row, .table = dense_matrix(x.data, step.activation, b.tokens(), c_.hidden_size), .out = rows});
+  linear(ex, {.x = rows, .w = c_.tied_embeddings ? embed_ : head_, .out = step.logits});
 }
 
 }  // namespace kdelta

@@ -31,6 +31,12 @@ class Decoder : public Model {
                const View<float>& logits) const override;
 
  protected:
+  struct Step {
+    const Batch& b;
+    std::span<const std::vector<AnyView>> states;
+    DType activation;
+    const View<float>& logits;
+  };
   struct Layer {
     std::unique_ptr<Mixer> mixer;
     std::unique_ptr<Ffn> ffn;
@@ -38,8 +44,10 @@ class Decoder : public Model {
     View<const float> input_norm, post_norm;
   };
 
-  // Allocates the stream for `rows` tokens from the arena.
-  virtual std::unique_ptr<Residual> make_residual(const Exec& ex, DType activation, int64_t rows) const = 0;
+  // Makes the stream for `rows` tokens, its memory from the arena, and calls run_layers() with it. (The object lives on the stack:
+  // a step allocates nothing.)
+  virtual void with_residual(const Exec& ex, const Step& step) const = 0;
+  void run_layers(Exec ex, const Step& step, Residual& stream) const;
   // Weights of the residual stream beyond the norms.
   virtual std::vector<PlacedSpec> residual_weights() { return {}; }
 

@@ -48,9 +48,10 @@ class KimiK3 final : public Decoder {
     int64_t n_ = 0;
   };
 
-  std::unique_ptr<Residual> make_residual(const Exec& ex, DType activation, int64_t rows) const override {
+  void with_residual(const Exec& ex, const Step& step) const override {
     const int64_t commits = (c_.layers() + c_.attn_res_block - 1) / c_.attn_res_block;
-    return std::make_unique<Stream>(*this, ex.scratch->take(activation, {commits + 1, rows, c_.hidden_size}));
+    Stream stream(*this, ex.scratch->take(step.activation, {commits + 1, step.b.tokens(), c_.hidden_size}));
+    run_layers(ex, step, stream);
   }
 
   std::vector<PlacedSpec> residual_weights() override {

@@ -33,8 +33,9 @@ class KimiLinear final : public Decoder {
     AnyView sum_;
   };
 
-  std::unique_ptr<Residual> make_residual(const Exec& ex, DType activation, int64_t rows) const override {
-    return std::make_unique<Stream>(*this, ex.scratch->take(activation, {rows, c_.hidden_size}));
+  void with_residual(const Exec& ex, const Step& step) const override {
+    Stream stream(*this, ex.scratch->take(step.activation, {step.b.tokens(), c_.hidden_size}));
+    run_layers(ex, step, stream);
   }
 };
 

@@ -1,0 +1,16 @@
+# Every fuzz_*.cc of a folder becomes one libFuzzer program of that name. Needs clang, and the whole build instrumented:
+#   CMAKE_CXX_COMPILER=clang++, KDELTA_SANITIZE=fuzzer-no-link,address,undefined, KDELTA_BUILD_FUZZERS=ON
+# Run: fuzz_json -max_total_time=600 CORPUS_FOLDER. A finding becomes a case of the folder's tests.
+if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang OR NOT KDELTA_SANITIZE MATCHES fuzzer-no-link)
+  message(FATAL_ERROR "KDELTA_BUILD_FUZZERS needs clang and KDELTA_SANITIZE=fuzzer-no-link,address,undefined; found "
+                      "${CMAKE_CXX_COMPILER_ID} and '${KDELTA_SANITIZE}'")
+endif()
+function(kdelta_add_fuzzers library)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/fuzz_*.cc)
+  foreach(source ${sources})
+    get_filename_component(name ${source} NAME_WE)
+    add_executable(${name} ${source})
+    target_link_libraries(${name} PRIVATE ${library})
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  endforeach()
+endfunction()

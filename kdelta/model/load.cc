@@ -1,0 +1,51 @@
+#include "kdelta/model/load.h"
+
+#include <algorithm>
+
+#include "kdelta/core/error.h"
+
+namespace kdelta {
+namespace {
+
+bool is_vision(const std::string& name) { return name.starts_with("vision_tower.") || name.starts_with("mm_projector."); }
+
+// Text tensors under the other release's prefix, so that a re-export with or without "language_model." loads as it is.
+std::string find_prefix(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const std::string probe = "model.embed_tokens.weight";
+  for (const std::string& prefix : {config.weight_prefix, std::string(), std::string("language_model.")})
+    if (checkpoint.find(prefix + probe) != nullptr) return prefix;
+  fail(ErrorCode::bad_file, checkpoint.directory(), ": tensor ", config.weight_prefix, probe, ": missing");
+}
+
+void note_unused(LoadedModel& m) {
+  int64_t vision = 0;
+  for (const std::string& name : m.report.unused) {
+    if (is_vision(name)) ++vision;
+    else m.notes.push_back("tensor " + name + " is not used by this model");
+  }
+  if (vision > 0) m.notes.push_back(str(vision, " vision tensors are ignored: kdelta serves the text model"));
+}
+
+}  // namespace
+
+LoadedModel load_model(const std::string& directory, LoadFormat format) {
+  LoadedModel m;
+  m.config = read_config(directory);
+  for (const std::string& field : m.config.ignored) m.notes.push_back("config field " + field + " is not used");
+  if (format != LoadFormat::dummy) {
+    m.checkpoint = Checkpoint::open(directory);
+    for (const std::string& note : m.checkpoint->notes()) m.notes.push_back(note);
+    m.config.weight_prefix = find_prefix(*m.checkpoint, m.config);
+  }
+  m.model = make_model(m.config);
+  const std::vector<PlacedSpec> specs = m.model->weights();
+  switch (format) {
+    case LoadFormat::checkpoint: m.weights = BoundWeights::bind(*m.checkpoint, specs, &m.report); break;
+    case LoadFormat::headers: m.weights = BoundWeights::shapes(*m.checkpoint, specs, &m.report); break;
+    case LoadFormat::dummy: m.weights = BoundWeights::dummy(specs, 1, &m.report); break;
+  }
+  note_unused(m);
+  return m;
+}
+
+}  // namespace kdelta

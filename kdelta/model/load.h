@@ -1,0 +1,29 @@
+// From a directory to a model with weights: config, checkpoint, binding, in this order, refusing before memory is spent.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "kdelta/model/model.h"
+
+namespace kdelta {
+
+enum class LoadFormat : uint8_t {
+  checkpoint,
+  dummy,    // random weights for any config.json; no tensor file is opened
+  headers,  // shapes only: for memory plans and inspection, nothing may be computed
+};
+
+struct LoadedModel {
+  ModelConfig config;
+  std::unique_ptr<Model> model;
+  std::optional<Checkpoint> checkpoint;
+  BoundWeights weights;
+  BindReport report;
+  std::vector<std::string> notes;  // lines worth showing at start-up
+};
+
+// Throws Error(bad_file) naming file, tensor or field and the reason.
+LoadedModel load_model(const std::string& directory, LoadFormat format);
+
+}  // namespace kdelta
