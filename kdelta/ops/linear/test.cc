@@ -1,12 +1,241 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "kdelta/ops/linear/test_weights.h"
 #include "kdelta/ops/linear/variants.h"
 #include "tests/support/op_test.h"
 
 namespace kdelta {
 namespace {
+
 using test::Guarded;
 using test::TestExec;
+using test::TestWeights;
+
+class Linear : public test::VariantTest {
+ protected:
+  // False when this variant does not serve the types: it says so and another row does.
+  bool serves(DType x, DType w) const {
+    for (const LinearVariant& row : linear_variants())
+      if (row.name == GetParam())
+        return refusal(row, LinearDesc{.target = {.isa = detect_isa()}, .x = x, .w = w, .out = x, .T = 1, .K = 32, .N = 1}) == nullptr;
+    return false;
+  }
+};
+KDELTA_INSTANTIATE_VARIANTS(Linear, linear_variants());
+
+template <class In, class Out>
+void compare_with_definition(TestExec& ex, DType wtype, int64_t T, int64_t N, int64_t K) {
+  SCOPED_TRACE(str(dtype_name(wtype), " T ", T, " N ", N, " K ", K));
+  test::Rng rng(static_cast<uint64_t>(T * 1000003 + N * 1009 + K));
+  TestWeights w(wtype, N, K, rng());
+  Guarded<In> x({T, K});
+  Guarded<Out> out({T, N}), addend({T, N});
+  fill_normal(x, rng);
+  fill_normal(addend, rng);
+  linear(ex, {.x = x.view(), .w = w, .addend = addend.view(), .out = out.view()});
+  ASSERT_TRUE(out.guards_intact());
+  for (int64_t n = 0; n < N; ++n)
+    for (int64_t t = 0; t < T; ++t) {
+      const test::Dot dot = test::dot_of(w, n, x.data() + t * K);
+      const double want = dot.value + to_float(addend[t * N + n]);
+      const double rounding = std::fabs(want) * (sizeof(Out) == 2 ? 0x1p-8 : 0x1p-23);
+      ASSERT_NEAR(to_float(out[t * N + n]), want, dot.error + rounding) << "t " << t << " n " << n;
+    }
+}
+
+// One size at a time around every block edge, the others small and awkward.
+template <class In, class Out>
+void sweep(TestExec& ex, DType w) {
+  const bool mx = dense_matrix(nullptr, w, 1, 32).is_mx();
+  const std::vector<int64_t> widths = mx ? std::vector<int64_t>{32, 64, 96, 480, 512, 544, 1056}
+                                         : std::vector<int64_t>{1,  2,  3,  7,  8,  15, 16,  17,  31,  32,  33,  63,
+                                                                64, 65, 96, 97, 100, 127, 129, 511, 512, 513, 1025};
+  for (int64_t K : widths) compare_with_definition<In, Out>(ex, w, 3, 19, K);
+  for (int64_t N : {1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 131})
+    compare_with_definition<In, Out>(ex, w, 2, N, 64);
+  for (int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 15, 16, 17, 24, 25, 31, 32, 33, 48, 63, 64, 65, 200})
+    compare_with_definition<In, Out>(ex, w, T, 37, 96);
+}
+
+TEST_P(Linear, EqualsTheDefinitionAtEverySizeAroundTheBlockEdges) {
+  TestExec ex;
+  ex.force("linear", GetParam());
+  for (DType w : test::kWeightTypes) {
+    if (serves(DType::f32, w)) sweep<float, float>(ex, w);
+    if (serves(DType::bf16, w)) sweep<bf16, bf16>(ex, w), sweep<bf16, float>(ex, w);
+    if (serves(DType::f32, w)) compare_with_definition<float, bf16>(ex, w, 5, 33, 96);
+  }
+}
+
+// All tokens at once against each alone, in a permuted place, with other thread counts and against a slice of the weights.
+template <class In>
+void expect_exact(const std::string& variant, DType wtype, int64_t T, int64_t N, int64_t K) {
+  SCOPED_TRACE(str(dtype_name(wtype), " T ", T, " N ", N, " K ", K));
+  test::Rng rng(static_cast<uint64_t>(K + T));
+  TestWeights w(wtype, N, K, rng());
+  Guarded<In> x({T, K}), reversed({T, K}), addend({T, N}), all({T, N}), again({T, N}), alone({1, N});
+  fill_normal(x, rng);
+  fill_normal(addend, rng);
+  for (int64_t t = 0; t < T; ++t)
+    std::memcpy(reversed.data() + (T - 1 - t) * K, x.data() + t * K, static_cast<size_t>(K) * sizeof(In));
+  const auto row_bytes = static_cast<size_t>(N) * sizeof(In);
+  TestExec one(1), two(2), three(3);
+  for (TestExec* ex : {&one, &two, &three}) ex->force("linear", variant);
+  linear(two, {.x = x.view(), .w = w, .addend = addend.view(), .out = all.view()});
+  for (TestExec* ex : {&one, &three}) {
+    linear(*ex, {.x = x.view(), .w = w, .addend = addend.view(), .out = again.view()});
+    EXPECT_TRUE(same_bits(all, again)) << ex->exec().threads->size() << " threads";
+  }
+  linear(two, {.x = x.view(), .w = w, .out = all.view()});
+  linear(two, {.x = reversed.view(), .w = w, .out = again.view()});
+  for (int64_t t = 0; t < T; ++t) {
+    EXPECT_EQ(std::memcmp(all.data() + t * N, again.data() + (T - 1 - t) * N, row_bytes), 0) << "row " << t << " elsewhere";
+    linear(one, {.x = AnyConstView(x.view()).rows(t, 1), .w = w, .out = alone.view()});
+    EXPECT_EQ(std::memcmp(all.data() + t * N, alone.data(), row_bytes), 0) << "row " << t << " alone";
+  }
+  if (N < 12) return;
+  Guarded<In> part({T, N - 11});
+  linear(two, {.x = x.view(), .w = w.matrix().slice_rows(7, N - 11), .out = part.view()});
+  for (int64_t t = 0; t < T; ++t)
+    EXPECT_EQ(std::memcmp(all.data() + t * N + 7, part.data() + t * (N - 11), row_bytes - 11 * sizeof(In)), 0) << "slice, row " << t;
+}
+
+TEST_P(Linear, BitsOfAnOutputDependOnItsTwoRowsAlone) {
+  for (DType w : test::kWeightTypes)
+    for (int64_t T : {2, 5, 13, 16, 17, 33, 70})
+      for (int64_t K : {32, 96, 544, 1600}) {
+        if (serves(DType::f32, w)) expect_exact<float>(GetParam(), w, T, 43, K);
+        if (serves(DType::bf16, w)) expect_exact<bf16>(GetParam(), w, T, 43, K);
+      }
+  for (int64_t K : {1, 31, 33, 100, 515})
+    if (serves(DType::bf16, DType::bf16)) expect_exact<bf16>(GetParam(), DType::bf16, 18, 150, K);
+  if (serves(DType::bf16, DType::bf16)) expect_exact<bf16>(GetParam(), DType::bf16, 1100, 3, 64);
+}
+
+template <class In>
+void expect_strides_free(TestExec& ex, DType wtype) {
+  constexpr int64_t T = 7, N = 21, K = 64, xs = 91, os = 40, as = 33;
+  test::Rng rng(3);
+  TestWeights w(wtype, N, K, 5);
+  Guarded<In> x({T, K}), addend({T, N}), want({T, N}), wide_x({T, xs}), wide_a({T, as}), wide_out({T, os});
+  fill_normal(x, rng);
+  fill_normal(addend, rng);
+  for (int64_t t = 0; t < T; ++t) {
+    for (int64_t k = 0; k < K; ++k) wide_x[t * xs + 3 + k] = x[t * K + k];
+    for (int64_t n = 0; n < N; ++n) wide_a[t * as + n] = addend[t * N + n];
+  }
+  linear(ex, {.x = x.view(), .w = w, .addend = addend.view(), .out = want.view()});
+  linear(ex, {.x = AnyConstView(wide_x.view()).columns(3, K), .w = w, .addend = AnyConstView(wide_a.view()).columns(0, N),
+              .out = AnyView(wide_out.view()).columns(5, N)});
+  for (int64_t t = 0; t < T; ++t) {
+    EXPECT_EQ(std::memcmp(&wide_out[t * os + 5], &want[t * N], N * sizeof(In)), 0);
+    for (int64_t n = 0; n < os; ++n) {
+      const bool inside = n >= 5 && n < 5 + N;
+      EXPECT_TRUE(inside || std::isnan(to_float(wide_out[t * os + n])));
+    }
+  }
+  linear(ex, {.x = x.view(), .w = w, .addend = addend.view(), .out = addend.view()});
+  EXPECT_TRUE(same_bits(addend, want)) << "addend may be out";
+}
+
+TEST_P(Linear, StridesAreFreeGapsUntouchedAndAddendMayBeOut) {
+  TestExec ex;
+  ex.force("linear", GetParam());
+  for (DType w : test::kWeightTypes) {
+    if (serves(DType::f32, w)) expect_strides_free<float>(ex, w);
+    if (serves(DType::bf16, w)) expect_strides_free<bf16>(ex, w);
+  }
+}
+
+template <class In>
+void expect_nan_isolated(TestExec& ex, DType wtype) {
+  SCOPED_TRACE(dtype_name(wtype));
+  constexpr int64_t T = 19, N = 35, K = 96, bad_t = 14, bad_n = 17;
+  test::Rng rng(11);
+  TestWeights w(wtype, N, K, 6);
+  Guarded<In> x({T, K}), clean({T, N}), out({T, N});
+  fill_normal(x, rng);
+  linear(ex, {.x = x.view(), .w = w, .out = clean.view()});
+  x[bad_t * K + 40] = from_float<In>(NAN);
+  if (w.matrix().is_mx()) w.scale(bad_n, 1) = 255;
+  if (wtype == DType::bf16) w.put(bad_n * K + 40, to_bf16(NAN));
+  if (wtype == DType::f32) w.put(bad_n * K + 40, NAN);
+  linear(ex, {.x = x.view(), .w = w, .out = out.view()});
+  for (int64_t t = 0; t < T; ++t)
+    for (int64_t n = 0; n < N; ++n) {
+      if (t == bad_t || n == bad_n) {
+        ASSERT_TRUE(std::isnan(to_float(out[t * N + n]))) << t << " " << n;
+      } else {
+        ASSERT_EQ(std::memcmp(&out[t * N + n], &clean[t * N + n], sizeof(In)), 0) << t << " " << n;
+      }
+    }
+}
+
+TEST_P(Linear, NaNInATokenOrAWeightRowStaysThere) {
+  TestExec ex;
+  ex.force("linear", GetParam());
+  for (DType w : test::kWeightTypes) {
+    if (serves(DType::f32, w)) expect_nan_isolated<float>(ex, w);
+    if (serves(DType::bf16, w)) expect_nan_isolated<bf16>(ex, w);
+  }
+}
+
+// One token of ones against rows of one repeated weight: out = K * weight exactly, unless fp32 cannot hold it.
+template <class In>
+void expect_exact_scales(TestExec& ex, DType wtype, const std::vector<uint8_t>& codes) {
+  constexpr int64_t N = 256, K = 64;
+  for (uint8_t code : codes) {
+    TestWeights w(wtype, N, K, 1);
+    for (int64_t n = 0; n < N; ++n) {
+      for (int64_t b = 0; b < w.matrix().row_bytes; ++b) w.code(n, b) = code;
+      for (int64_t b = 0; b < 2; ++b) w.scale(n, b) = static_cast<uint8_t>(n);
+    }
+    Guarded<In> x({1, K});
+    Guarded<float> out({1, N});
+    for (int64_t k = 0; k < K; ++k) x[k] = from_float<In>(k % 2 == 0 ? 1.0f : 0.25f);
+    linear(ex, {.x = x.view(), .w = w, .out = out.view()});
+    for (int64_t n = 0; n < N; ++n) {
+      const test::Dot dot = test::dot_of(w, n, x.data());
+      if (dot.magnitude > std::numeric_limits<float>::max()) continue;  // partial sums overflow: no order is right
+      const auto want = static_cast<float>(dot.value);
+      if (std::isnan(want)) {
+        ASSERT_TRUE(std::isnan(out[n])) << int{code} << " scale " << n;
+      } else {
+        ASSERT_EQ(out[n], want) << int{code} << " scale " << n;
+      }
+    }
+  }
+}
+
+TEST_P(Linear, EveryScaleCodeIsExactWithSubnormalAndHugeWeights) {
+  TestExec ex;
+  ex.force("linear", GetParam());
+  // Element codes: FP4 pairs (1, 1), (-0, -0), (6, 6), (-0.5, 0.5), (0, -6); FP8: 1, -0, largest, smallest subnormal, NaN.
+  const std::vector<uint8_t> fp4 = {0x22, 0x88, 0x77, 0x19, 0xf0}, e4m3 = {0x38, 0x80, 0x7e, 0x01, 0xff},
+                             e5m2 = {0x3c, 0x80, 0x7b, 0x01, 0x7e, 0x7c};
+  if (serves(DType::f32, DType::f4_e2m1)) {
+    expect_exact_scales<float>(ex, DType::f4_e2m1, fp4);
+    expect_exact_scales<float>(ex, DType::f8_e4m3, e4m3);
+    expect_exact_scales<float>(ex, DType::f8_e5m2, e5m2);
+  }
+  expect_exact_scales<bf16>(ex, DType::f4_e2m1, fp4);
+  expect_exact_scales<bf16>(ex, DType::f8_e4m3, e4m3);
+  expect_exact_scales<bf16>(ex, DType::f8_e5m2, e5m2);
+}
+
+TEST_P(Linear, NoTokensOrNoOutputsIsLegal) {
+  TestExec ex;
+  ex.force("linear", GetParam());
+  TestWeights w(DType::bf16, 4, 32, 1);
+  Guarded<bf16> none({0, 32}), x({2, 32}), out({0, 4}), no_columns({2, 0});
+  linear(ex, {.x = none.view(), .w = w, .out = out.view()});
+  linear(ex, {.x = x.view(), .w = w.matrix().slice_rows(0, 0), .out = no_columns.view()});
+  EXPECT_TRUE(out.guards_intact() && no_columns.guards_intact());
+}
 
 TEST(LinearRefuses, WrongArgumentsByName) {
   TestExec ex;
@@ -29,6 +258,37 @@ TEST(LinearRefuses, WrongArgumentsByName) {
   EXPECT_EQ(with([&](LinearArgs& a) { a.x.stride[1] = 2; }), "linear: x: stride 2 on the last axis, expected 1");
   EXPECT_EQ(with([&](LinearArgs& a) { a.x.dtype = DType::f16; }), "linear: x: dtype F16, accepted: F32, BF16");
   EXPECT_EQ(with([&](LinearArgs& a) { a.x.shape = Shape{64}; }), "linear: x: shape [64], expected [T, K]");
+  Guarded<float> odd({2, 33});
+  EXPECT_THAT(with([&](LinearArgs& a) {
+                a.x = odd.view();
+                a.w = dense_matrix(w.data(), DType::f4_e2m1, 8, 33, reinterpret_cast<const uint8_t*>(w.data()));
+              }),
+              testing::HasSubstr("linear: w: 33 columns of F4, expected a multiple of the scale block 32"));
+}
+
+TEST(LinearChoice, DependsOnTypesAndProcessorNeverOnTheNumberOfTokens) {
+  const auto rows = linear_variants();
+  const Options options;
+  for (IsaLevel isa : {IsaLevel::portable, IsaLevel::avx2, IsaLevel::avx512, IsaLevel::avx512_bf16, IsaLevel::amx})
+    for (DType x : {DType::f32, DType::bf16})
+      for (DType w : test::kWeightTypes) {
+        LinearDesc d{.target = {.isa = isa}, .x = x, .w = w, .out = x, .T = 1, .K = 64, .N = 64};
+        const std::string one = choose("linear", rows, d, options).name;
+        for (int64_t T : {2, 16, 100000}) {
+          d.T = T;
+          EXPECT_EQ(choose("linear", rows, d, options).name, one);
+        }
+      }
+}
+
+TEST(LinearPlanning, TouchesNothing) {
+  TestExec ex;
+  Exec planning = ex.exec();
+  planning.planning = true;
+  Guarded<bf16> x({2, 64}), out({2, 8});
+  linear(planning, {.x = x.view(), .w = dense_matrix(x.data(), DType::f4_e2m1, 8, 64, reinterpret_cast<const uint8_t*>(x.data())),
+                    .out = out.view()});
+  for (int64_t i = 0; i < out.size(); ++i) EXPECT_TRUE(std::isnan(to_float(out[i])));
 }
 
 }  // namespace
