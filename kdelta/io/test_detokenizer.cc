@@ -34,7 +34,7 @@ TEST(Detokenizer, AnEmojiComesOutWholeHoweverItsBytesArrive) {
   const std::string e = "\U0001F600";
   for (const std::vector<std::string>& pieces : std::vector<std::vector<std::string>>{
            {e.substr(0, 1), e.substr(1)}, {e.substr(0, 2), e.substr(2)}, {e.substr(0, 3), e.substr(3)},
-           {e.substr(0, 1), e.substr(1, 1), e.substr(2, 1), e.substr(3)}, {" " + e.substr(0, 1), e.substr(1) + "!"}}) {
+           {e.substr(0, 1), e.substr(1, 1), e.substr(2, 1), e.substr(3)}, {str(" ", e.substr(0, 1)), str(e.substr(1), "!")}}) {
     std::string bytes;
     for (const std::string& piece : pieces) bytes += piece;
     EXPECT_EQ(streamed(pieces), bytes);
