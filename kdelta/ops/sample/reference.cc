@@ -1,6 +1,7 @@
 // The definition of sample, in fp64: sort everything, then cut, then draw over ascending ids.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -19,27 +20,38 @@ bool usable(const float* logits, int64_t vocabulary) {
   return any;
 }
 
-std::vector<double> processed(const float* logits, int64_t vocabulary, const SampleRow& row) {
-  std::vector<double> x(logits, logits + vocabulary);
-  for (const LogitBias& b : row.bias) x[static_cast<size_t>(b.token)] += static_cast<double>(b.bias);
+// Processed logits are fp32, rounded after the bias and after the penalties; what was finite stays so.
+float rounded(double x) {
+  constexpr double largest = std::numeric_limits<float>::max();
+  return static_cast<float>(x == -INFINITY ? x : std::clamp(x, -largest, largest));
+}
+
+std::vector<float> processed(const float* logits, int64_t vocabulary, const SampleRow& row) {
+  std::vector<float> x(logits, logits + vocabulary);
+  for (const LogitBias& b : row.bias) {
+    float& v = x[static_cast<size_t>(b.token)];
+    v = rounded(static_cast<double>(v) + static_cast<double>(b.bias));
+  }
   for (int32_t id : row.banned) x[static_cast<size_t>(id)] = -INFINITY;
   const SamplingParams& p = row.params;
-  std::vector<uint8_t> seen(x.size());
-  std::vector<int64_t> count(x.size());
+  std::vector<int64_t> count(x.size(), -1);  // -1: not seen; else how often in the output
   if (p.repetition_penalty != 1)
-    for (int32_t id : row.prompt) seen[static_cast<size_t>(id)] = 1;
+    for (int32_t id : row.prompt) count[static_cast<size_t>(id)] = 0;
   if (p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0)
-    for (int32_t id : row.output) seen[static_cast<size_t>(id)] = 1, ++count[static_cast<size_t>(id)];
+    for (int32_t id : row.output) count[static_cast<size_t>(id)] = std::max<int64_t>(count[static_cast<size_t>(id)], 0) + 1;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (seen[i]) x[i] = x[i] > 0 ? x[i] / static_cast<double>(p.repetition_penalty) : x[i] * static_cast<double>(p.repetition_penalty);
+    if (count[i] < 0) continue;
+    double v = static_cast<double>(x[i]);
+    v = v > 0 ? v / static_cast<double>(p.repetition_penalty) : v * static_cast<double>(p.repetition_penalty);
     if (count[i] > 0)
-      x[i] -= static_cast<double>(p.frequency_penalty) * static_cast<double>(count[i]) + static_cast<double>(p.presence_penalty);
+      v -= static_cast<double>(p.frequency_penalty) * static_cast<double>(count[i]) + static_cast<double>(p.presence_penalty);
+    x[i] = rounded(v);
   }
   return x;
 }
 
 // Ids by falling logit, the lower id first on a tie.
-std::vector<int32_t> ranking(const std::vector<double>& x) {
+std::vector<int32_t> ranking(const std::vector<float>& x) {
   std::vector<int32_t> order(x.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -47,13 +59,15 @@ std::vector<int32_t> ranking(const std::vector<double>& x) {
   return order;
 }
 
-int32_t draw(const std::vector<double>& x, const SampleRow& row) {
+int32_t draw(const std::vector<float>& x, const SampleRow& row) {
   std::vector<int32_t> kept = ranking(x);
-  const double best = x[static_cast<size_t>(kept[0])];
+  const double best = static_cast<double>(x[static_cast<size_t>(kept[0])]);
   if (!std::isfinite(best)) return -1;
   const SamplingParams& p = row.params;
   if (p.temperature == 0) return kept[0];
-  auto probability = [&](int32_t id) { return std::exp((x[static_cast<size_t>(id)] - best) / static_cast<double>(p.temperature)); };
+  auto probability = [&](int32_t id) {
+    return std::exp((static_cast<double>(x[static_cast<size_t>(id)]) - best) / static_cast<double>(p.temperature));
+  };
   auto sum = [&] {
     return std::accumulate(kept.begin(), kept.end(), 0.0, [&](double s, int32_t id) { return s + probability(id); });
   };
@@ -79,15 +93,15 @@ int32_t draw(const std::vector<double>& x, const SampleRow& row) {
 }
 
 void report(const float* logits, int64_t vocabulary, const SampleRow& row, SampleResult& result) {
-  const std::vector<double> x(logits, logits + vocabulary);
+  const std::vector<float> x(logits, logits + vocabulary);
   const std::vector<int32_t> order = ranking(x);
-  const double best = x[static_cast<size_t>(order[0])];
+  auto logit = [&](int32_t id) { return static_cast<double>(x[static_cast<size_t>(id)]); };
   double total = 0;
-  for (double v : x) total += std::exp(v - best);
-  auto logprob = [&](int32_t id) { return static_cast<float>(x[static_cast<size_t>(id)] - best - std::log(total)); };
+  for (int32_t id : order) total += std::exp(logit(id) - logit(order[0]));
+  auto logprob = [&](int32_t id) { return static_cast<float>(logit(id) - logit(order[0]) - std::log(total)); };
   result.logprob = logprob(result.token);
   const auto n = std::min(order.size(), static_cast<size_t>(row.top_logprobs));
-  for (size_t i = 0; i < n; ++i) result.top.push_back({order[i], logprob(order[i])});
+  for (size_t i = 0; i < n && std::isfinite(logit(order[i])); ++i) result.top.push_back({order[i], logprob(order[i])});
 }
 
 }  // namespace

@@ -1,0 +1,9 @@
+#include "kdelta/ops/moe_combine/cpu_kernel.h"
+
+namespace kdelta {
+
+void moe_combine_avx512(const Exec& ex, const MoeCombineArgs& args, const MoeCombineDesc&, void*) {
+  moe_combine_cpu<simd::Avx512>(ex, args);
+}
+
+}  // namespace kdelta

@@ -1,0 +1,9 @@
+#include "kdelta/ops/router/cpu_kernel.h"
+
+namespace kdelta {
+
+void router_avx512(const Exec& ex, const RouterArgs& args, const RouterDesc& desc, void* scratch) {
+  router_cpu<simd::Avx512>(ex, args, desc, scratch);
+}
+
+}  // namespace kdelta
