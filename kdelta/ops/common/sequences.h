@@ -27,7 +27,10 @@ void expect_sequences(const Sequences& s, const char* op);
 // past `tokens`; when a live row's accepted is outside 1..columns, its slot outside 1..slots-1 or already named by a lower row;
 // when a decode row is longer than it has columns; when a snapshot names a sequence, position or slot out of range. A row is
 // live when its slot is not -1 and its length is not 0. Column c of a row's slots is checked for c = accepted-1 (unless fresh)
-// and for every column the row will write (prefill: 0; decode: 0..len-1).
-void validate_sequences(const Sequences& s, int64_t tokens, int64_t slots, const char* op);
+// and for every column the row will write (prefill: 0; decode: 0..len-1). An op that keeps one slot per sequence (short_conv)
+// asks for column 0 only: its pool may be smaller than the numbers in the other columns. Up to 128 slots it allocates nothing.
+enum class SlotColumns : uint8_t { all, first };
+void validate_sequences(const Sequences& s, int64_t tokens, int64_t slots, const char* op,
+                        SlotColumns columns = SlotColumns::all);
 
 }  // namespace kdelta

@@ -68,7 +68,7 @@ Cost short_conv_cost(const ShortConvArgs& a) {
 void short_conv(const Exec& ex, const ShortConvArgs& args) {
   check(args);
   if (ex.device.kind == DeviceKind::cpu && !ex.planning)
-    validate_sequences(args.seq, args.x.dim(0), args.state.dim(0), "short_conv");
+    validate_sequences(args.seq, args.x.dim(0), args.state.dim(0), "short_conv", SlotColumns::first);
   const ShortConvDesc desc{target_of(ex), args.x.dim(0), args.x.dim(1), args.seq.count()};
   run_op(ex, "short_conv", short_conv_variants(), args, desc, short_conv_cost(args));
 }

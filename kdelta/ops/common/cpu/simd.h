@@ -200,4 +200,15 @@ struct Avx512 {
 };
 #endif
 
+// n lanes, 1 <= n <= kLanes: with a constant n = kLanes the choice folds away, so one body serves the main loop and the tail.
+template <class V, class T>
+KDELTA_INLINE V load_lanes(const T* p, int64_t n) {
+  return n == V::kLanes ? V::load(p) : V::load_n(p, n);
+}
+template <class V, class T>
+KDELTA_INLINE void store_lanes(V v, T* p, int64_t n) {
+  if (n == V::kLanes) v.store(p);
+  else v.store_n(p, n);
+}
+
 }  // namespace kdelta::simd
