@@ -14,9 +14,12 @@ constexpr SampleVariant kVariants[] = {
 #undef KDELTA_VARIANT
 };
 
-void check_params(const SamplingParams& p, const std::string& at) {
+// Built only when something is refused: a good row costs no string.
+std::string at(int64_t row) { return row < 0 ? "sampling: " : str("sample: row ", row, ": "); }
+
+void check_params(const SamplingParams& p, int64_t row) {
   auto refuse = [&](const char* field, double value, const char* expected) {
-    fail(ErrorCode::invalid_argument, at, field, ": ", value, ", expected ", expected);
+    fail(ErrorCode::invalid_argument, at(row), field, ": ", value, ", expected ", expected);
   };
   if (!(p.temperature >= 0) || std::isinf(p.temperature)) refuse("temperature", p.temperature, ">= 0 and finite");
   if (!(p.top_p >= 0 && p.top_p <= 1)) refuse("top_p", p.top_p, "0..1");
@@ -27,26 +30,26 @@ void check_params(const SamplingParams& p, const std::string& at) {
   if (!std::isfinite(p.frequency_penalty)) refuse("frequency_penalty", p.frequency_penalty, "a finite number");
 }
 
-void check_ids(std::span<const int32_t> ids, int64_t vocabulary, const std::string& at, const char* field) {
+void check_ids(std::span<const int32_t> ids, int64_t vocabulary, int64_t row, const char* field) {
   for (size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || ids[i] >= vocabulary)
-      fail(ErrorCode::invalid_argument, at, field, "[", i, "]: ", ids[i], ", expected 0..", vocabulary - 1);
+      fail(ErrorCode::invalid_argument, at(row), field, "[", i, "]: ", ids[i], ", expected 0..", vocabulary - 1);
 }
 
-void check_row(const SampleRow& row, int64_t vocabulary, const std::string& at) {
-  check_params(row.params, at);
+void check_row(const SampleRow& row, int64_t vocabulary, int64_t m) {
+  check_params(row.params, m);
   for (size_t i = 0; i < row.bias.size(); ++i) {
     const LogitBias& b = row.bias[i];
     if (b.token < 0 || b.token >= vocabulary)
-      fail(ErrorCode::invalid_argument, at, "bias[", i, "].token: ", b.token, ", expected 0..", vocabulary - 1);
+      fail(ErrorCode::invalid_argument, at(m), "bias[", i, "].token: ", b.token, ", expected 0..", vocabulary - 1);
     if (std::isnan(b.bias) || (std::isinf(b.bias) && b.bias > 0))
-      fail(ErrorCode::invalid_argument, at, "bias[", i, "].bias: ", b.bias, ", expected a finite number or -infinity");
+      fail(ErrorCode::invalid_argument, at(m), "bias[", i, "].bias: ", b.bias, ", expected a finite number or -infinity");
   }
-  check_ids(row.banned, vocabulary, at, "banned");
+  check_ids(row.banned, vocabulary, m, "banned");
   // Only what a penalty will read: a long prompt is not walked once per token for nothing.
-  if (row.params.repetition_penalty != 1) check_ids(row.prompt, vocabulary, at, "prompt");
+  if (row.params.repetition_penalty != 1) check_ids(row.prompt, vocabulary, m, "prompt");
   if (row.params.repetition_penalty != 1 || row.params.presence_penalty != 0 || row.params.frequency_penalty != 0)
-    check_ids(row.output, vocabulary, at, "output");
+    check_ids(row.output, vocabulary, m, "output");
 }
 
 void check(const SampleArgs& a) {
@@ -60,14 +63,14 @@ void check(const SampleArgs& a) {
     fail(ErrorCode::invalid_argument, "sample: rows: ", a.rows.size(), " of them, expected ", M);
   if (static_cast<int64_t>(a.results.size()) != M)
     fail(ErrorCode::invalid_argument, "sample: results: ", a.results.size(), " of them, expected ", M);
-  for (int64_t m = 0; m < M; ++m) check_row(a.rows[static_cast<size_t>(m)], a.logits.dim(1), str("sample: row ", m, ": "));
+  for (int64_t m = 0; m < M; ++m) check_row(a.rows[static_cast<size_t>(m)], a.logits.dim(1), m);
 }
 
 }  // namespace
 
 std::span<const SampleVariant> sample_variants() { return kVariants; }
 
-void check_sampling_params(const SamplingParams& params) { check_params(params, "sampling: "); }
+void check_sampling_params(const SamplingParams& params) { check_params(params, -1); }
 
 void sample(const Exec& ex, const SampleArgs& args) {
   check(args);
