@@ -1,0 +1,8 @@
+#include "bench/roof.h"
+#include "bench/roof_kernel.h"
+
+namespace kdelta::bench {
+
+double fma_rounds_avx2(int64_t rounds) { return fma_rounds<simd::Avx2>(rounds); }
+
+}  // namespace kdelta::bench
