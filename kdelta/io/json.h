@@ -22,21 +22,27 @@ class Json {
   using Array = std::vector<Json>;
   using Object = std::vector<JsonMember>;
 
-  Json() = default;  // null
-  Json(std::nullptr_t) {}
+  Json();  // null
+  Json(std::nullptr_t);
   template <std::same_as<bool> T>  // a template, so that no pointer turns into a boolean
   Json(T value) : value_(value) {}
   template <std::integral T>
     requires(!std::same_as<T, bool> && !std::same_as<T, char>)
   Json(T value) : value_(in_range(std::in_range<int64_t>(value), static_cast<int64_t>(value))) {}
-  Json(double value) : value_(value) {}
-  Json(std::string value) : value_(std::move(value)) {}
-  Json(std::string_view value) : value_(std::string(value)) {}
-  Json(const char* value) : value_(std::string(value)) {}
+  Json(double value);
+  Json(std::string value);
+  Json(std::string_view value);
+  Json(const char* value);
   Json(Array items);
   Json(Object members);
   // A number without fraction or exponent that 64 bits do not hold: kind() is real, the digits survive writing.
   static Json huge_integer(std::string digits);
+  // Defined where JsonMember is complete.
+  ~Json();
+  Json(const Json&);
+  Json(Json&&) noexcept;
+  Json& operator=(const Json&);
+  Json& operator=(Json&&) noexcept;
 
   Kind kind() const;
   bool is_null() const { return kind() == Kind::null; }

@@ -6,6 +6,7 @@
 
 #include "kdelta/core/check.h"
 #include "kdelta/io/json.h"
+#include "kdelta/io/unicode.h"
 
 namespace kdelta {
 namespace {
@@ -13,24 +14,6 @@ namespace {
 constexpr char kHex[] = "0123456789abcdef";
 // The writer recurses. Parsed values are at most JsonLimits::max_depth deep, and what we build ourselves is flat.
 constexpr int kMaxWriteDepth = 1000;
-
-// Length of the UTF-8 sequence at the start of `text`, 0 when it is malformed (Unicode 15, table 3-7).
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0u; };
-  const auto continues = [&](size_t i, unsigned low = 0x80, unsigned high = 0xbf) { return byte(i) >= low && byte(i) <= high; };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead <= 0xdf) return continues(1) ? 2 : 0;
-  if (lead >= 0xe0 && lead <= 0xef) {
-    const bool second = continues(1, lead == 0xe0 ? 0xa0 : 0x80, lead == 0xed ? 0x9f : 0xbf);  // no overlong, no surrogates
-    return second && continues(2) ? 3 : 0;
-  }
-  if (lead >= 0xf0 && lead <= 0xf4) {
-    const bool second = continues(1, lead == 0xf0 ? 0x90 : 0x80, lead == 0xf4 ? 0x8f : 0xbf);
-    return second && continues(2) && continues(3) ? 4 : 0;
-  }
-  return 0;
-}
 
 // Python's repr: shortest digits that round-trip, an exponent below 1e-4 and from 1e16, always a point or an exponent.
 void append_double(std::string& out, double value) {
@@ -49,9 +32,9 @@ void append_double(std::string& out, double value) {
 
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
-    const size_t n = utf8_length(text.substr(i));
-    if (n == 0) return false;
-    i += n;
+    const Char c = decode_char(text, i);
+    if (c.state != Utf8::valid) return false;
+    i += static_cast<size_t>(c.bytes);
   }
   return true;
 }
@@ -61,14 +44,15 @@ std::string printable(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
     if (out.size() >= kMaxBytes) return out + "...";
-    const auto byte = static_cast<uint8_t>(text[i]);
-    const size_t n = utf8_length(text.substr(i));
-    if (n == 0 || byte < 0x20 || byte == 0x7f) {
+    const Char c = decode_char(text, i);
+    const bool control = c.code < 0x20 || (c.code >= 0x7f && c.code < 0xa0);  // C0, DEL, C1: a terminal would obey them
+    if (c.state != Utf8::valid || control) {
+      const auto byte = static_cast<uint8_t>(text[i]);
       out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
       i += 1;
     } else {
-      out += text.substr(i, n);
-      i += n;
+      out += text.substr(i, static_cast<size_t>(c.bytes));
+      i += static_cast<size_t>(c.bytes);
     }
   }
   return out;
@@ -137,7 +121,8 @@ class JsonWriter {
     leave('}');
   }
   void enter(char bracket) {
-    KDELTA_CHECK(++depth_ <= kMaxWriteDepth, "JSON to write nests deeper than ", kMaxWriteDepth);
+    ++depth_;
+    KDELTA_CHECK(depth_ <= kMaxWriteDepth, "JSON to write nests deeper than ", kMaxWriteDepth);
     out_ += bracket;
   }
   void leave(char bracket) {

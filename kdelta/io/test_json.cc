@@ -141,17 +141,19 @@ TEST(JsonValue, IsBuiltFromPlainValuesAndChangedInPlace) {
 
 TEST(JsonPrintable, NeverPassesControlCharactersOrEndlessText) {
   EXPECT_EQ(printable("a\x1b[31m\n\xff\u00e9"), "a\\x1b[31m\\x0a\\xff\u00e9");
+  EXPECT_EQ(printable("\u009b31m"), "\\xc2\\x9b31m");
   EXPECT_LE(printable(std::string(100000, 'x')).size(), 204u);
 }
 
 TEST(JsonUtf8, AcceptsExactlyTheWellFormedSequences) {
-  // Every one-, two- and three-byte string against the rule by code point.
-  const auto encode = [](uint32_t c) {
+  // Every code point, and those past the last, against the rule by code point.
+  const auto tail = [](uint32_t bits) { return static_cast<char>(0x80 | (bits & 63)); };
+  const auto encode = [&](uint32_t c) {
     std::string s;
     if (c < 0x80) s = {static_cast<char>(c)};
-    else if (c < 0x800) s = {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
-    else if (c < 0x10000) s = {static_cast<char>(0xe0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
-    else s = {static_cast<char>(0xf0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 63)), static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
+    else if (c < 0x800) s = {static_cast<char>(0xc0 | c >> 6), tail(c)};
+    else if (c < 0x10000) s = {static_cast<char>(0xe0 | c >> 12), tail(c >> 6), tail(c)};
+    else s = {static_cast<char>(0xf0 | c >> 18), tail(c >> 12), tail(c >> 6), tail(c)};
     return s;
   };
   for (uint32_t c = 0; c < 0x120000; ++c)

@@ -91,7 +91,8 @@ TEST(Safetensors, AHeaderLengthThatLiesIsRefusedBeforeAnythingIsRead) {
     std::memcpy(file.data(), &n, 8);
     return error_of_file(file + rest);
   };
-  EXPECT_EQ(with_length(2147483648u, "{}"), "m.safetensors: header of 2147483648 bytes claimed, expected at most 100000000: not a safetensors file");
+  EXPECT_EQ(with_length(2147483648u, "{}"), 
+            "m.safetensors: header of 2147483648 bytes claimed, expected at most 100000000: not a safetensors file");
   EXPECT_THAT(with_length(~uint64_t{0}, "{}"), HasSubstr("header of 18446744073709551615 bytes claimed"));
   EXPECT_THAT(with_length(uint64_t{1} << 63, "{}"), HasSubstr("expected at most"));
   EXPECT_EQ(with_length(3, "{}"), "m.safetensors: header of 3 bytes claimed, but only 2 follow: the file is truncated");
