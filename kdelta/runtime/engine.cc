@@ -58,29 +58,6 @@ std::vector<std::vector<AnyView>> planned_states(const std::vector<std::vector<S
   return all;
 }
 
-int64_t scratch_peak(const Model& model, const EngineConfig& c, const BatchCapacity& capacity) {
-  const auto specs = model.states(state_params(c));
-  const auto states = planned_states(specs, c.max_sequences, cache_pages(c));
-  ThreadPool threads(c.options.threads);
-  int64_t peak = 0;
-  for (const bool decode : {false, true}) {
-    Arena arena = Arena::measuring(Device{});
-    Exec ex;
-    ex.scratch = &arena;
-    ex.threads = &threads;
-    ex.options = &c.options;
-    ex.planning = true;
-    const Batch b = BatchBuilder::planning(capacity, decode);
-    const View<float> logits(reinterpret_cast<float*>(Arena::kAlign), {capacity.logit_rows, model.config().vocab_size});
-    model.forward(ex, b, states, c.activation, logits);
-    std::vector<SampleRow> rows(static_cast<size_t>(capacity.logit_rows));
-    std::vector<SampleResult> results(rows.size());
-    sample(ex, {.logits = logits, .rows = rows, .results = results});
-    peak = std::max(peak, arena.peak());
-  }
-  return peak;
-}
-
 }  // namespace
 
 const char* to_string(FinishReason reason) {
@@ -94,6 +71,25 @@ const char* to_string(FinishReason reason) {
   KDELTA_UNREACHABLE("finish reason", reason);
 }
 
+int64_t walk_step(const Model& model, const EngineConfig& c, bool decode, OpObserver* observer) {
+  const BatchCapacity capacity = batch_capacity(c);
+  const auto states = planned_states(model.states(state_params(c)), c.max_sequences, cache_pages(c));
+  ThreadPool threads(c.options.threads);
+  Arena arena = Arena::measuring(Device{});
+  Exec ex;
+  ex.scratch = &arena;
+  ex.threads = &threads;
+  ex.options = &c.options;
+  ex.observer = observer;
+  ex.planning = true;
+  const View<float> logits(reinterpret_cast<float*>(Arena::kAlign), {capacity.logit_rows, model.config().vocab_size});
+  model.forward(ex, BatchBuilder::planning(capacity, decode), states, c.activation, logits);
+  std::vector<SampleRow> rows(static_cast<size_t>(capacity.logit_rows));
+  std::vector<SampleResult> results(rows.size());
+  if (!c.all_logits) sample(ex, {.logits = logits, .rows = rows, .results = results});
+  return arena.peak();
+}
+
 MemoryPlan plan_memory(const Model& model, const EngineConfig& config) {
   check_config(config);
   const auto specs = model.states(state_params(config));
@@ -103,7 +99,7 @@ MemoryPlan plan_memory(const Model& model, const EngineConfig& config) {
   p.page_bytes = StatePool::page_bytes(specs);
   p.slots = (config.max_sequences + 1) * p.slot_bytes;
   p.pages = (cache_pages(config) + 1) * p.page_bytes;
-  p.scratch = scratch_peak(model, config, capacity);
+  p.scratch = std::max(walk_step(model, config, false, nullptr), walk_step(model, config, true, nullptr));
   p.logits = capacity.logit_rows * model.config().vocab_size * 4;
   p.batch = BatchBuilder::bytes(capacity);
   return p;

@@ -33,6 +33,9 @@ struct MemoryPlan {
   int64_t total() const { return slots + pages + scratch + logits + batch; }
 };
 MemoryPlan plan_memory(const Model& model, const EngineConfig& config);
+// Walks one full step (all tokens of the budget prefilling, or one decode row per sequence) without touching memory. The observer
+// sees every op it would run; the return value is the scratch it needs.
+int64_t walk_step(const Model& model, const EngineConfig& config, bool decode, OpObserver* observer);
 
 // What a finished or stepped request produced this step.
 struct TokenEvent {

@@ -1,0 +1,173 @@
+#include "kdelta/api/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "kdelta/api/engine_impl.h"
+#include "kdelta/api/inspect.h"
+#include "kdelta/core/check.h"
+#include "kdelta/io/json_reader.h"
+#include "kdelta/io/prefault.h"
+
+namespace kdelta {
+namespace {
+
+constexpr int64_t kDefaultMaxLength = 32768;
+
+DType parse_float_type(const std::string& name, const char* option) {
+  if (name == "bf16" || name == "bfloat16") return DType::bf16;
+  if (name == "fp32" || name == "float32") return DType::f32;
+  fail(ErrorCode::invalid_argument, option, ": '", name, "', accepted: bf16, fp32");
+}
+
+runtime::EngineConfig engine_config(const LoadOptions& o, const ModelConfig& model) {
+  runtime::EngineConfig c;
+  c.activation = parse_float_type(o.dtype, "dtype");
+  c.recurrent = parse_float_type(o.state_dtype, "state_dtype");
+  c.options.threads = o.threads;
+  if (!o.isa.empty()) c.options.isa = std::min(parse_isa(o.isa), detect_isa());
+  c.options.parse_force(o.force);
+  c.max_length = o.max_length;
+  if (c.max_length <= 0) c.max_length = model.max_positions > 0 ? std::min(model.max_positions, kDefaultMaxLength) : kDefaultMaxLength;
+  c.token_budget = o.token_budget;
+  c.prefill_grid = o.prefill_grid;
+  c.max_sequences = o.max_sequences;
+  c.all_logits = o.all_logits;
+  return c;
+}
+
+// Ids that end an answer: those of config.json and generation_config.json, and the end markers that the tokenizer names.
+std::vector<int32_t> find_end_ids(const std::string& directory, const ModelConfig& config, const std::optional<Tokenizer>& tokenizer) {
+  std::vector<int32_t> ids = config.eos_tokens;
+  const std::string path = directory + "/generation_config.json";
+  if (std::filesystem::exists(path)) {
+    const auto r = JsonReader::open(path);
+    const auto kind = r.kind("eos_token_id");
+    if (kind == Json::Kind::integer) ids.push_back(static_cast<int32_t>(r.get_in("eos_token_id", 0, config.vocab_size - 1)));
+    if (kind == Json::Kind::array)
+      for (int64_t id : r.get<std::vector<int64_t>>("eos_token_id")) ids.push_back(static_cast<int32_t>(id));
+  }
+  if (tokenizer)
+    for (const char* name : {"<|end_of_msg|>", "<|im_end|>", "[EOS]"})
+      if (const int id = tokenizer->special_id(name); id >= 0) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+MemoryReport memory_report(const LoadedModel& model, const runtime::MemoryPlan& p, const runtime::EngineConfig& c) {
+  return {.weights_mapped = model.report.mapped_bytes,
+          .weights_converted = model.report.converted_bytes,
+          .slots = p.slots,
+          .pages = p.pages,
+          .scratch = p.scratch,
+          .logits = p.logits,
+          .batch = p.batch,
+          .slot_bytes = p.slot_bytes,
+          .token_bytes = p.page_bytes / c.page_tokens};
+}
+
+}  // namespace
+
+runtime::Engine& Engine::Impl::running(bool all_logits) const {
+  if (!engine) fail(ErrorCode::invalid_argument, "this engine was loaded with headers_only: nothing can be computed");
+  if (config.all_logits != all_logits)
+    fail(ErrorCode::invalid_argument, all_logits ? "needs an engine loaded with all_logits" : "an engine loaded with all_logits does not generate");
+  return *engine;
+}
+
+const Tokenizer& Engine::Impl::text() const {
+  if (!tokenizer) fail(ErrorCode::unsupported, "no tokenizer: ", tokenizer_problem);
+  return *tokenizer;
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
+
+Engine Engine::load(const LoadOptions& options) {
+  auto e = std::make_unique<Impl>();
+  e->options = options;
+  if (options.dummy_weights && options.headers_only)
+    fail(ErrorCode::invalid_argument, "dummy_weights and headers_only exclude each other");
+  const LoadFormat format = options.headers_only ? LoadFormat::headers : options.dummy_weights ? LoadFormat::dummy : LoadFormat::checkpoint;
+  e->model = load_model(options.model, format);
+  e->info = describe_model(e->model);
+  e->config = engine_config(options, e->model.config);
+  try {
+    e->tokenizer = Tokenizer::load(options.model);
+    if (e->tokenizer->vocab_size() > e->model.config.vocab_size)
+      fail(ErrorCode::bad_file, options.model, ": the tokenizer has ", e->tokenizer->vocab_size(), " tokens, the model ",
+           e->model.config.vocab_size);
+  } catch (const Error& problem) {
+    e->tokenizer.reset();
+    e->tokenizer_problem = problem.what();
+  }
+  e->end_ids = find_end_ids(options.model, e->model.config, e->tokenizer);
+  e->memory = memory_report(e->model, runtime::plan_memory(*e->model.model, e->config), e->config);
+  if (!options.headers_only) {
+    if (e->model.checkpoint) prefault(*e->model.checkpoint, options.progress);
+    e->engine = std::make_unique<runtime::Engine>(*e->model.model, e->config);
+  }
+  return Engine(std::move(e));
+}
+
+const ModelInfo& Engine::info() const { return impl_->info; }
+const MemoryReport& Engine::memory() const { return impl_->memory; }
+int64_t Engine::vocab_size() const { return impl_->model.config.vocab_size; }
+int64_t Engine::max_length() const { return impl_->config.max_length; }
+
+std::string Engine::device_summary() const {
+  const int threads = impl_->options.threads > 0 ? impl_->options.threads : available_cpus();
+  return str("cpu, ", threads, threads == 1 ? " thread, " : " threads, ", to_string(impl_->config.options.isa));
+}
+
+bool Engine::has_tokenizer() const { return impl_->tokenizer.has_value(); }
+const std::string& Engine::tokenizer_problem() const { return impl_->tokenizer_problem; }
+
+std::vector<int32_t> Engine::tokenize(const std::string& text, bool specials) const {
+  return specials ? impl_->text().encode_with_specials(text) : impl_->text().encode(text);
+}
+
+std::string Engine::detokenize(const std::vector<int32_t>& ids, bool show_specials) const {
+  return impl_->text().decode(ids, show_specials ? Specials::show : Specials::skip);
+}
+
+GenerateOptions Engine::default_generation() const {
+  GenerateOptions o;
+  const std::string path = impl_->options.model + "/generation_config.json";
+  if (!std::filesystem::exists(path)) return o;
+  const auto r = JsonReader::open(path);
+  o.temperature = static_cast<float>(r.find<double>("temperature").value_or(o.temperature));
+  o.top_p = static_cast<float>(r.find<double>("top_p").value_or(o.top_p));
+  o.top_k = static_cast<int32_t>(r.find_in("top_k", -1, 1 << 30).value_or(o.top_k));
+  if (const auto sample = r.find<bool>("do_sample"); sample && !*sample) o.temperature = 0;
+  return o;
+}
+
+std::vector<StepOp> Engine::explain_step(int64_t tokens, bool decode) const {
+  class Ledger final : public OpObserver {
+   public:
+    void on_op(std::string_view op, std::string_view variant, const Cost& cost) override {
+      for (StepOp& s : ops) {
+        if (s.op != op || s.variant != variant) continue;
+        ++s.calls, s.bytes += cost.bytes, s.flops += cost.flops;
+        return;
+      }
+      ops.push_back({std::string(op), std::string(variant), 1, cost.bytes, cost.flops});
+    }
+    std::vector<StepOp> ops;
+  } ledger;
+  runtime::EngineConfig config = impl_->config;
+  config.max_sequences = decode ? tokens : 1;
+  config.token_budget = tokens;
+  config.prefill_grid = 1;
+  runtime::walk_step(*impl_->model.model, config, decode, &ledger);
+  return ledger.ops;
+}
+
+double Perplexity::value() const { return tokens > 0 ? std::exp(nll / static_cast<double>(tokens)) : 0; }
+
+}  // namespace kdelta

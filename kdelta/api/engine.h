@@ -1,0 +1,160 @@
+// The C++ door: load a model, turn text into tokens, generate, look inside. Includes nothing but the standard library. Every function
+// throws std::runtime_error (in fact kdelta::Error) with a message that names what was given and what is accepted.
+// An Engine runs one request at a time for one caller; it is not for several threads at once.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace kdelta {
+
+struct LoadOptions {
+  std::string model;                 // directory with config.json and, unless dummy, safetensors files
+  std::string dtype = "bf16";        // activations: "bf16" or "fp32" (the plain parity path)
+  std::string state_dtype = "fp32";  // recurrent state: "fp32" or "bf16"
+  bool dummy_weights = false;        // random weights for any config.json
+  bool headers_only = false;         // nothing can be computed: inspect and memory plans
+  int threads = 0;                   // 0: every CPU this process may use
+  std::string isa;                   // "": best of the machine; else the most to use: portable, avx2, avx512, avx512_bf16, amx
+  std::string force;                 // "op:variant,op:variant"
+  int64_t max_length = 0;            // tokens of prompt and answer; 0: the model's own limit, at most 32768
+  int64_t token_budget = 512;        // tokens per step
+  int64_t prefill_grid = 64;         // prompts are cut at multiples of this only; 1: anywhere
+  int64_t max_sequences = 1;
+  bool all_logits = false;           // for logits() and perplexity(); such an engine does not generate
+  std::function<void(int64_t done, int64_t total)> progress;  // bytes of the checkpoint brought into memory
+};
+
+struct MemoryReport {
+  int64_t weights_mapped = 0, weights_converted = 0;
+  int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0;
+  int64_t slot_bytes = 0, token_bytes = 0;  // per sequence; per token of context
+  int64_t total() const { return weights_mapped + weights_converted + slots + pages + scratch + logits + batch; }
+};
+
+struct GenerateOptions {
+  float temperature = 1, top_p = 1, min_p = 0;
+  int32_t top_k = 0;
+  float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  std::map<int32_t, float> logit_bias;
+  uint64_t seed = 0;
+  int64_t max_tokens = 256, min_tokens = 0;
+  std::vector<int32_t> stop_ids;   // beside the model's own ends
+  bool ignore_eos = false;
+  std::vector<std::string> stop;   // strings: the text ends before the first of them
+  int32_t logprobs = -1;           // n >= 0: of the chosen and the n best tokens
+  bool show_specials = false;      // names of special tokens appear in the text
+  const std::atomic<bool>* cancel = nullptr;  // looked at after every step
+  std::function<void(int64_t done, int64_t total)> prefill_progress;
+};
+
+struct TokenLogprobs {
+  int32_t token = 0;
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top;
+};
+
+struct Generation {
+  std::string text;
+  std::vector<int32_t> tokens;
+  std::vector<TokenLogprobs> logprobs;
+  std::string finish_reason;  // "stop", "length", "cancelled"
+  int64_t prompt_tokens = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+};
+
+// New tokens and the text they complete (valid UTF-8, may be empty).
+using OnDelta = std::function<void(const std::string& text, const std::vector<int32_t>& tokens)>;
+
+struct LogitsOptions {
+  std::string out;               // safetensors file
+  int64_t chunk = 0;             // tokens per piece, 0: the engine's own cuts
+  std::set<std::string> dump;    // "layers", "router", "state"
+};
+
+struct Perplexity {
+  double nll = 0;      // summed over scored tokens, natural log
+  int64_t tokens = 0;  // scored
+  double value() const;
+};
+
+struct BenchTimes {
+  double prefill_seconds = 0, decode_seconds = 0;
+};
+
+struct ModelInfo {
+  std::string kind, architecture;
+  std::vector<std::pair<std::string, std::string>> fields;  // name, value: for people
+  int64_t parameters = 0, tensors = 0, files = 0, bytes = 0;
+  std::vector<std::string> notes;
+  struct Group {
+    std::string name, dtype;
+    int64_t tensors = 0, bytes = 0;
+  };
+  std::vector<Group> groups;
+  struct Tensor {
+    std::string name, dtype, shape, file;
+    int64_t bytes = 0;
+  };
+  std::vector<Tensor> tensor_list;
+};
+
+// One op of a step as choose() would run it, with the least it must move and compute.
+struct StepOp {
+  std::string op, variant;
+  int64_t calls = 0;
+  double bytes = 0, flops = 0;
+};
+
+class Engine {
+ public:
+  static Engine load(const LoadOptions& options);
+  ~Engine();
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+
+  const ModelInfo& info() const;
+  const MemoryReport& memory() const;
+  int64_t vocab_size() const;
+  int64_t max_length() const;
+  std::string device_summary() const;  // "cpu, 2 threads, avx512_bf16"
+  // The ops of one step of `tokens` prompt tokens, or of one token for each of `tokens` sequences, without running it.
+  std::vector<StepOp> explain_step(int64_t tokens, bool decode) const;
+  // Sampling defaults of the checkpoint (generation_config.json), else the built-in ones.
+  GenerateOptions default_generation() const;
+
+  bool has_tokenizer() const;
+  // Why there is none, when there is none.
+  const std::string& tokenizer_problem() const;
+  // Ordinary text; or with the names of special tokens in it recognised.
+  std::vector<int32_t> tokenize(const std::string& text, bool specials = false) const;
+  std::string detokenize(const std::vector<int32_t>& ids, bool show_specials = false) const;
+
+  // Continues `prompt`. on_delta may be empty.
+  Generation generate(const std::vector<int32_t>& prompt, const GenerateOptions& options, const OnDelta& on_delta = {});
+
+  // Logits of every position [T, vocabulary] and what `dump` names, written as safetensors with the tensor names of the goldens.
+  // Needs all_logits.
+  void logits(const std::vector<int32_t>& ids, const LogitsOptions& options);
+  // Windows of `window` tokens, each from an empty state; every position but a window's first is scored. Needs all_logits.
+  Perplexity perplexity(const std::vector<int32_t>& ids, int64_t window,
+                        const std::function<void(int64_t done, int64_t total)>& progress = {});
+  // One prefill of `prompt` random tokens behind `depth` others, then `generate` single steps.
+  BenchTimes bench(int64_t prompt, int64_t generate, int64_t depth);
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// "0.1.0 (commit abc, g++ 12.2.0)"
+std::string version();
+
+}  // namespace kdelta

@@ -1,0 +1,89 @@
+#include "kdelta/api/inspect.h"
+
+#include <map>
+
+#include "kdelta/core/error.h"
+
+namespace kdelta {
+namespace {
+
+std::string text(const std::vector<int64_t>& shape) {
+  std::string out = "[";
+  for (size_t i = 0; i < shape.size(); ++i) out += (i != 0 ? ", " : "") + std::to_string(shape[i]);
+  return out + "]";
+}
+
+// Part of the model that a tensor belongs to: its name without layer and expert numbers and without the last component.
+std::string group_of(const std::string& name, const std::string& prefix) {
+  if (name.find(".experts.") != std::string::npos) return "routed experts";
+  if (name.find("shared_experts") != std::string::npos) return "shared experts";
+  if (name.find("block_sparse_moe") != std::string::npos) return "router and latent projections";
+  if (name.find(".mlp.") != std::string::npos) return "dense feed-forward";
+  if (name.find("self_attn.") != std::string::npos) return "attention";
+  if (name.starts_with("vision_tower.") || name.starts_with("mm_projector.")) return "vision (ignored)";
+  if (name == prefix + "lm_head.weight" || name.find("embed_tokens") != std::string::npos) return "vocabulary";
+  return "norms and residual mixers";
+}
+
+std::string mixers(const ModelConfig& c) {
+  std::string out;
+  for (MixerKind m : c.mixer) out += m == MixerKind::kda ? 'K' : 'M';
+  return out;
+}
+
+void describe_config(const ModelConfig& c, ModelInfo& info) {
+  const auto add = [&](const char* name, const std::string& value) { info.fields.emplace_back(name, value); };
+  add("layers", str(c.layers(), "  ", mixers(c), "  (K = KDA, M = MLA)"));
+  add("hidden", str(c.hidden_size));
+  add("vocabulary", str(c.vocab_size));
+  add("KDA", str(c.kda.heads, " heads x ", c.kda.head_dim, ", convolution ", c.kda.conv_width, ", ",
+                 c.kda.gate_lower_bound ? str("bounded gate ", *c.kda.gate_lower_bound) : std::string("softplus gate"), ", ",
+                 c.kda.full_rank_gate ? "full-rank" : "low-rank", " output gate"));
+  add("MLA", str(c.mla.heads, " heads, nope ", c.mla.nope, ", rope ", c.mla.rope, " (not rotated), value ", c.mla.value,
+                 ", latent ", c.mla.latent, ", query rank ", c.mla.query_rank, c.mla.output_gate ? ", output gate" : ""));
+  if (c.moe.experts > 0)
+    add("experts", str(c.moe.experts, ", ", c.moe.chosen, " per token, width ", c.moe.width,
+                       c.moe.latent > 0 ? str(", latent ", c.moe.latent) : std::string(), ", shared ", c.moe.shared,
+                       ", scaling ", c.moe.scaling));
+  add("dense feed-forward", str(c.dense_width));
+  add("activation", c.activation == HiddenActivation::situ ? str("SiTU (", c.situ_beta, ", ", c.situ_linear_beta, ")") : "SwiGLU");
+  add("residual", c.attn_res_block > 0 ? str("attention residuals, block ", c.attn_res_block) : "ordinary");
+  add("norm epsilon", str(c.rms_norm_eps));
+  if (c.max_positions > 0) add("context", str(c.max_positions));
+}
+
+void describe_tensors(const LoadedModel& m, ModelInfo& info) {
+  std::map<std::pair<std::string, std::string>, ModelInfo::Group> groups;
+  for (const TensorInfo& t : m.checkpoint->tensors()) {
+    const std::string group = group_of(t.name, m.config.weight_prefix), dtype(dtype_name(t.dtype));
+    ModelInfo::Group& g = groups[{group, dtype}];
+    g.name = group;
+    g.dtype = dtype;
+    ++g.tensors;
+    g.bytes += t.bytes;
+    int64_t n = 1;
+    for (int64_t d : t.shape) n *= d;
+    if (t.name.ends_with("_packed")) info.parameters += 2 * n;
+    else if (!t.name.ends_with("_scale")) info.parameters += n;
+    const std::string& path = m.checkpoint->file_path(t.file);
+    info.tensor_list.push_back({t.name, dtype, text(t.shape), path.substr(path.rfind('/') + 1), t.bytes});
+  }
+  for (auto& [key, g] : groups) info.groups.push_back(std::move(g));
+  info.tensors = static_cast<int64_t>(m.checkpoint->tensors().size());
+  info.files = m.checkpoint->file_count();
+  info.bytes = m.checkpoint->total_bytes();
+}
+
+}  // namespace
+
+ModelInfo describe_model(const LoadedModel& m) {
+  ModelInfo info;
+  info.kind = to_string(m.config.kind);
+  info.architecture = m.config.architecture;
+  info.notes = m.notes;
+  describe_config(m.config, info);
+  if (m.checkpoint) describe_tensors(m, info);
+  return info;
+}
+
+}  // namespace kdelta
