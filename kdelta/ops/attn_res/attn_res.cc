@@ -3,6 +3,11 @@
 #include "kdelta/ops/attn_res/variants.h"
 
 namespace kdelta {
+
+int64_t attn_res_cpu_scratch(const AttnResDesc& d) {
+  return attn_res_scratch_stride(d) * d.target.threads * static_cast<int64_t>(sizeof(float));
+}
+
 namespace {
 
 constexpr AttnResVariant kVariants[] = {

@@ -14,6 +14,10 @@ struct AttnResDesc {
 using AttnResVariant = Variant<AttnResArgs, AttnResDesc>;
 std::span<const AttnResVariant> attn_res_variants();
 
+// Scratch of the CPU kernels: a row of probabilities per thread, on cache lines of its own.
+KDELTA_INLINE int64_t attn_res_scratch_stride(const AttnResDesc& d) { return (d.streams + 15) / 16 * 16; }
+int64_t attn_res_cpu_scratch(const AttnResDesc& d);
+
 #define KDELTA_VARIANT(name, isa, refuse, scratch) \
   void attn_res_##name(const Exec&, const AttnResArgs&, const AttnResDesc&, void*);
 #include "kdelta/ops/attn_res/variants.inc"

@@ -1,4 +1,6 @@
 // The definition of the embedding: one element at a time.
+#include <cstring>
+
 #include "kdelta/ops/common/dispatch.h"
 #include "kdelta/ops/embed/variants.h"
 
@@ -10,8 +12,9 @@ void rows(const EmbedArgs& a) {
   for (int64_t t = 0; t < a.token.dim(0); ++t) {
     const int32_t id = *a.token.at(t);
     for (int64_t d = 0; d < a.table.cols; ++d) {
-      const float x = id < 0 ? 0.0f : to_float(reinterpret_cast<const In*>(a.table.row(id))[d]);
-      a.out.at<Out>(t)[d] = from_float<Out>(x);
+      In x{};
+      if (id >= 0) std::memcpy(&x, a.table.row(id) + d * static_cast<int64_t>(sizeof(In)), sizeof(In));  // a mapped file: any alignment
+      a.out.at<Out>(t)[d] = from_float<Out>(to_float(x));
     }
   }
 }

@@ -3,6 +3,11 @@
 #include "kdelta/ops/gated_norm/variants.h"
 
 namespace kdelta {
+
+int64_t gated_norm_cpu_scratch(const GatedNormDesc& d) {
+  return gated_norm_scratch_stride(d) * d.target.threads * static_cast<int64_t>(sizeof(float));
+}
+
 namespace {
 
 constexpr GatedNormVariant kVariants[] = {

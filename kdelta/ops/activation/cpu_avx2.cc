@@ -1,0 +1,9 @@
+#include "kdelta/ops/activation/cpu_kernel.h"
+
+namespace kdelta {
+
+void activation_avx2(const Exec& ex, const ActivationArgs& args, const ActivationDesc&, void*) {
+  activation_cpu<simd::Avx2>(ex, args);
+}
+
+}  // namespace kdelta

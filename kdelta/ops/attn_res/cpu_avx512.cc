@@ -1,0 +1,9 @@
+#include "kdelta/ops/attn_res/cpu_kernel.h"
+
+namespace kdelta {
+
+void attn_res_avx512(const Exec& ex, const AttnResArgs& args, const AttnResDesc& d, void* scratch) {
+  attn_res_cpu<simd::Avx512>(ex, args, d, scratch);
+}
+
+}  // namespace kdelta

@@ -1,0 +1,9 @@
+#include "kdelta/ops/gated_norm/cpu_kernel.h"
+
+namespace kdelta {
+
+void gated_norm_portable(const Exec& ex, const GatedNormArgs& args, const GatedNormDesc& d, void* scratch) {
+  gated_norm_cpu<simd::Portable>(ex, args, d, scratch);
+}
+
+}  // namespace kdelta
