@@ -1,6 +1,7 @@
 // model.safetensors.index.json: which shard holds which tensor. {"metadata": {"total_size": n}, "weight_map": {tensor: shard}}.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -35,7 +35,8 @@ class JsonReader {
   std::optional<Json::Kind> kind(std::string_view field) const;
   // Anything, whole (a tool schema); counts as read to the bottom. nullptr when absent.
   const Json* raw(std::string_view field) const;
-  // The names of the members in the order of the text, for objects that are maps. Not a read.
+  // The names of the members in the order of the text, for objects that are small maps (a lookup is linear; a large map is walked
+  // with raw()). Not a read.
   std::vector<std::string> keys() const;
 
   // Paths of the fields below this object that nobody read; an object nobody entered counts as one field.
