@@ -31,8 +31,8 @@ class Bpe {
   std::string bytes_;            // all tokens, by rank
   std::vector<uint32_t> begin_;  // [size+1] offsets into bytes_
   size_t longest_ = 0;
-  // Open addressing, a power of two, at most half full. Nearly all questions of a merge are answered by "no such token", and by
-  // the tags alone, which lie in the second-level cache.
+  // Open addressing, a power of two, at most half full. Nearly all questions of a merge are answered by "no such token", and
+  // by the tags alone, which lie in the second-level cache.
   std::vector<uint8_t> tag_;  // 0: free
   std::vector<int32_t> rank_;
   std::vector<int32_t> byte_rank_;       // [256]

@@ -1,14 +1,14 @@
 // The pre-tokenizer of the Kimi vocabularies: where a text is cut into pieces before byte-pair encoding. Hand-written for one
-// pattern, exact (backtracking included), linear in the text, without recursion. Pattern, first matching alternative first, with
-// P = [^\r\n\p{L}\p{N}], U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and W = [\p{Ll}\p{Lm}\p{Lo}\p{M}] both without Script=Han:
+// pattern, exact (backtracking included), linear in the text, without recursion. Pattern, first matching alternative first,
+// with P = [^\r\n\p{L}\p{N}], U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and W = [\p{Ll}\p{Lm}\p{Lo}\p{M}] both without Script=Han:
 //   1  \p{Han}+
 //   2  P? U* W+ (?i:'s|'t|'re|'ve|'m|'ll|'d)?
 //   3  P? U+ W* (?i:'s|'t|'re|'ve|'m|'ll|'d)?
 //   4  \p{N}{1,3}
 //   5  ' '? [^\s\p{L}\p{N}]+ [\r\n]*
 //   6  \s*[\r\n]+       7  \s+(?!\S)       8  \s+
-// Text that is not UTF-8: a maximal ill-formed subsequence counts as one character that is no letter, number, space or newline,
-// and its bytes go to the byte tokens, so decoding gives them back.
+// Text that is not UTF-8: a maximal ill-formed subsequence counts as one character that is no letter, number, space or
+// newline, and its bytes go to the byte tokens, so decoding gives them back.
 #pragma once
 
 #include <cstddef>

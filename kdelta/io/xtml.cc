@@ -1,0 +1,237 @@
+#include "kdelta/io/xtml.h"
+
+#include <utility>
+
+#include "kdelta/core/check.h"
+#include "kdelta/io/chat_prompt.h"
+
+namespace kdelta {
+namespace {
+
+constexpr std::string_view kOpen = "<|open|>", kClose = "<|close|>", kSep = "<|sep|>", kEnd = "<|end_of_msg|>";
+
+// Undoes the escaping of attribute values, in reverse order: &quot; first, then &amp;.
+std::string unescaped(std::string_view value) {
+  std::string out;
+  for (size_t i = 0; i < value.size();) {
+    const std::string_view rest = value.substr(i);
+    if (rest.starts_with("&amp;")) out += '&', i += 5;
+    else if (rest.starts_with("&quot;")) out += '"', i += 6;
+    else out += value[i++];
+  }
+  return out;
+}
+
+bool is_of_type(const Json& value, std::string_view type) {
+  switch (value.kind()) {
+    case Json::Kind::null: return type == "null";
+    case Json::Kind::boolean: return type == "boolean";
+    case Json::Kind::integer:
+    case Json::Kind::real: return type == "number";
+    case Json::Kind::string: return false;  // bare text, never JSON
+    case Json::Kind::array: return type == "array";
+    case Json::Kind::object: return type == "object";
+  }
+  KDELTA_UNREACHABLE("kind of JSON value", value.kind());
+}
+
+// False when the text is no JSON value of that type.
+bool parse_value(const std::string& text, std::string_view type, Json& value) {
+  try {
+    value = parse_json(text, {"argument", ErrorCode::invalid_argument}, {.max_bytes = std::ssize(text)});
+    return is_of_type(value, type);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::invalid_argument) throw;
+    return false;
+  }
+}
+
+int required_special(const Tokenizer& tokenizer, std::string_view name) {
+  const int id = tokenizer.special_id(name);
+  if (id < 0) fail(ErrorCode::unsupported, "the tokenizer has no special token ", name);
+  return id;
+}
+
+}  // namespace
+
+void AnswerDelta::append(const AnswerDelta& more) {
+  reasoning += more.reasoning;
+  content += more.content;
+  calls.insert(calls.end(), more.calls.begin(), more.calls.end());
+}
+
+XtmlParser::XtmlParser(const Tokenizer& tokenizer, bool thinking)
+    : tokenizer_(&tokenizer), open_(required_special(tokenizer, kOpen)), close_(required_special(tokenizer, kClose)),
+      sep_(required_special(tokenizer, kSep)), end_(required_special(tokenizer, kEnd)),
+      part_(thinking ? Part::think : Part::response) {}
+
+AnswerDelta XtmlParser::parse(const Tokenizer& tokenizer, bool thinking, std::span<const int32_t> ids) {
+  XtmlParser parser(tokenizer, thinking);
+  AnswerDelta all;
+  for (const int32_t id : ids) all.append(parser.feed(id));
+  all.append(parser.finish());
+  return all;
+}
+
+AnswerDelta XtmlParser::feed(int id) {
+  AnswerDelta out;
+  const std::string_view bytes = tokenizer_->token_bytes(id);
+  if (ended_) return out;
+  if (!tokenizer_->is_special(id)) {
+    text(stream_.feed(bytes), out);
+    return out;
+  }
+  text(stream_.finish(), out);
+  if (id == open_) begin_tag(Tag::opening, out);
+  else if (id == close_) begin_tag(Tag::closing, out);
+  else if (id == sep_) end_tag(out);
+  else if (id == end_) {
+    abandon_tag(out);
+    enter(Part::between, out);
+    ended_ = true;
+  }
+  return out;
+}
+
+AnswerDelta XtmlParser::finish() {
+  AnswerDelta out;
+  if (std::exchange(ended_, true)) return out;
+  text(stream_.finish(), out);
+  abandon_tag(out);
+  if (call_.open) fail_call(out);
+  return out;
+}
+
+void XtmlParser::text(std::string_view text, AnswerDelta& out) {
+  if (tag_ != Tag::none) {
+    tag_text_ += text;
+  } else if (call_.open) {
+    call_.source += text;
+    if (call_.value_kind != Value::none) call_.value += text;
+    else if (!is_blank(text)) call_.failed = true;
+  } else if (part_ == Part::think) {
+    out.reasoning += text;
+  } else if (part_ == Part::response || !is_blank(text)) {  // white space between elements is layout
+    out.content += text;
+  }
+}
+
+void XtmlParser::begin_tag(Tag tag, AnswerDelta& out) {
+  abandon_tag(out);
+  tag_ = tag;
+}
+
+// A tag that never reached its <|sep|> was text.
+void XtmlParser::abandon_tag(AnswerDelta& out) {
+  if (tag_ == Tag::none) return;
+  const std::string_view mark = tag_ == Tag::opening ? kOpen : kClose;
+  tag_ = Tag::none;
+  text(str(mark, std::exchange(tag_text_, {})), out);
+}
+
+void XtmlParser::end_tag(AnswerDelta& out) {
+  if (tag_ == Tag::none) return;
+  const Tag tag = std::exchange(tag_, Tag::none);
+  const std::string content = std::exchange(tag_text_, {});
+  const std::string source = str(tag == Tag::opening ? kOpen : kClose, content, kSep);
+  Element element;
+  if (parse_element(content, element) && (tag == Tag::opening ? open_part(element, source, out) : close_part(element, out))) return;
+  if (!call_.open) {
+    if (tag == Tag::opening || !is_of_call(element)) text(source, out);
+    return;
+  }
+  call_.source += source;
+  if (!is_of_call(element)) call_.failed = true;
+  else if (tag == Tag::opening) begin_value(element);
+  else end_value();
+  if (tag == Tag::closing && element.name == "call") end_call(out);
+}
+
+bool XtmlParser::parse_element(std::string_view text, Element& element) {
+  const size_t name_end = std::min(text.find(' '), text.size());
+  element.name = text.substr(0, name_end);
+  text.remove_prefix(name_end);
+  while (!text.empty()) {
+    const size_t equals = text.find("=\"");
+    if (text[0] != ' ' || equals == std::string_view::npos) return false;
+    const size_t quote = text.find('"', equals + 2);
+    if (quote == std::string_view::npos) return false;
+    element.attributes.emplace_back(text.substr(1, equals - 1), unescaped(text.substr(equals + 2, quote - equals - 2)));
+    text.remove_prefix(quote + 1);
+  }
+  return true;
+}
+
+std::string XtmlParser::Element::attribute(std::string_view key) const {
+  for (const auto& [name_of, value] : attributes)
+    if (name_of == key) return value;
+  return {};
+}
+
+// Elements inside a call, and its own closing tag.
+bool XtmlParser::is_of_call(const Element& e) { return e.name == "argument" || e.name == "json" || e.name == "call"; }
+
+bool XtmlParser::open_part(const Element& e, const std::string& source, AnswerDelta& out) {
+  if (e.name == "think") return enter(Part::think, out), true;
+  if (e.name == "response") return enter(Part::response, out), true;
+  if (e.name == "tools") return enter(Part::tools, out), true;
+  if (e.name != "call") return false;
+  enter(Part::tools, out);
+  call_.open = true;
+  call_.name = e.attribute("tool");
+  call_.source = source;
+  return true;
+}
+
+bool XtmlParser::close_part(const Element& e, AnswerDelta& out) {
+  const auto close = [&](Part part) {
+    if (part_ == part) enter(Part::between, out);
+    return true;
+  };
+  if (e.name == "think") return close(Part::think);
+  if (e.name == "response") return close(Part::response);
+  if (e.name == "tools") return close(Part::tools);
+  if (e.name != "message") return false;
+  ended_ = true;
+  return close(part_);
+}
+
+void XtmlParser::begin_value(const Element& e) {
+  end_value();
+  call_.value_kind = e.name == "json" ? Value::json : Value::argument;
+  call_.key = e.attribute("key");
+  call_.type = e.attribute("type");
+}
+
+void XtmlParser::enter(Part part, AnswerDelta& out) {
+  end_call(out);
+  part_ = part;
+}
+
+void XtmlParser::end_value() {
+  Json value;
+  switch (std::exchange(call_.value_kind, Value::none)) {
+    case Value::none: return;
+    case Value::json:
+      if (!parse_value(call_.value, "object", value)) call_.failed = true;
+      else for (JsonMember& m : value.object()) call_.arguments.set(m.key, std::move(m.value));
+      break;
+    case Value::argument:
+      if (call_.type == "string") call_.arguments.set(call_.key, call_.value);
+      else if (parse_value(call_.value, call_.type, value)) call_.arguments.set(call_.key, std::move(value));
+      else call_.failed = true;
+  }
+  call_.value.clear();
+}
+
+void XtmlParser::end_call(AnswerDelta& out) {
+  if (!call_.open) return;
+  end_value();
+  if (call_.failed || call_.name.empty()) return fail_call(out);
+  out.calls.push_back({{}, std::move(call_.name), json_text(call_.arguments)});
+  call_ = {};
+}
+
+void XtmlParser::fail_call(AnswerDelta& out) { out.content += std::exchange(call_, {}).source; }
+
+}  // namespace kdelta

@@ -1,0 +1,84 @@
+// The answer of Kimi K3 as it is generated: token ids in, reasoning, content and tool calls out. It works on ids, so control
+// tokens that the model merely spells stay text. Nothing of the answer is lost: what has no place in the structure becomes
+// content.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kdelta/io/chat.h"
+#include "kdelta/io/detokenizer.h"
+
+namespace kdelta {
+
+// What was added to an answer. A call comes whole, when it is closed; its arguments are the text of a JSON object.
+struct AnswerDelta {
+  std::string reasoning, content;
+  std::vector<ToolCall> calls;  // without ids: the server makes them
+
+  bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
+  void append(const AnswerDelta& more);
+  bool operator==(const AnswerDelta&) const = default;
+};
+
+class XtmlParser {
+ public:
+  // Starts where the generation prompt of chat.h ends: inside the thinking part, or inside the response. `tokenizer` must
+  // outlive this; throws Error(unsupported) when it lacks the format's special tokens.
+  XtmlParser(const Tokenizer& tokenizer, bool thinking);
+
+  // Opening a later part ends the one before it, closed or not; closing what is not open changes nothing. A call whose values
+  // are not of their declared type, or which the end cuts off, becomes content in its own spelling. Special tokens that are
+  // not the format's are skipped. After the message has ended, by its closing tag or <|end_of_msg|>, ids are ignored.
+  AnswerDelta feed(int id);
+  // The end of generation.
+  AnswerDelta finish();
+  bool ended() const { return ended_; }
+
+  // The deltas of all the ids joined.
+  static AnswerDelta parse(const Tokenizer& tokenizer, bool thinking, std::span<const int32_t> ids);
+
+ private:
+  enum class Part : uint8_t { between, think, response, tools };
+  enum class Tag : uint8_t { none, opening, closing };
+  enum class Value : uint8_t { none, argument, json };
+  struct Element {
+    std::string name;
+    std::vector<std::pair<std::string, std::string>> attributes;
+    std::string attribute(std::string_view key) const;
+  };
+  // A call that is open, with its own spelling in case it fails.
+  struct Call {
+    bool open = false, failed = false;
+    std::string name, source;
+    Json arguments = Json::Object{};
+    Value value_kind = Value::none;
+    std::string key, type, value;
+  };
+
+  static bool parse_element(std::string_view text, Element& element);
+  void text(std::string_view text, AnswerDelta& out);
+  void begin_tag(Tag tag, AnswerDelta& out);
+  void end_tag(AnswerDelta& out);
+  void abandon_tag(AnswerDelta& out);
+  // False when the element is none of a message's parts.
+  bool open_part(const Element& element, const std::string& source, AnswerDelta& out);
+  bool close_part(const Element& element, AnswerDelta& out);
+  static bool is_of_call(const Element& element);
+  void enter(Part part, AnswerDelta& out);
+  void begin_value(const Element& element);
+  void end_value();
+  void end_call(AnswerDelta& out);
+  void fail_call(AnswerDelta& out);
+
+  const Tokenizer* tokenizer_;
+  int open_, close_, sep_, end_;  // special ids
+  Utf8Stream stream_;
+  Part part_;
+  Tag tag_ = Tag::none;
+  std::string tag_text_;
+  Call call_;
+  bool ended_ = false;
+};
+
+}  // namespace kdelta
