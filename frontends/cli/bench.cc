@@ -1,0 +1,103 @@
+// kdelta bench: rows in the manner of llama-bench, pp = prompt processing, tg = token generation, in tokens per second.
+#include <fmt/core.h>
+
+#include <cmath>
+#include <stdexcept>
+
+#include "frontends/cli/commands.h"
+#include "frontends/cli/terminal.h"
+
+namespace kdelta::cli {
+namespace {
+
+struct Row {
+  std::string test;
+  int64_t tokens = 0, depth = 0;
+  std::vector<double> rates;
+
+  double mean() const {
+    double sum = 0;
+    for (double r : rates) sum += r;
+    return sum / static_cast<double>(rates.size());
+  }
+  double deviation() const {
+    if (rates.size() < 2) return 0;
+    double sum = 0;
+    for (double r : rates) sum += (r - mean()) * (r - mean());
+    return std::sqrt(sum / static_cast<double>(rates.size() - 1));
+  }
+};
+
+class Printer {
+ public:
+  Printer(const BenchOptions& o, const Engine& engine) : o_(o), engine_(engine) {}
+
+  void begin() const {
+    if (o_.output == "md") fmt::print("| model | size | dtype | threads | test | t/s |\n| --- | ---: | --- | ---: | --- | ---: |\n");
+    if (o_.output == "csv") fmt::print("model,size_bytes,dtype,device,test,tokens,depth,repetitions,mean_ts,stddev_ts\n");
+    if (o_.output == "json") fmt::print("[");
+  }
+
+  void row(const Row& r, bool first) const {
+    const auto size = engine_.info().bytes;
+    const std::string name = r.depth > 0 ? fmt::format("{} @ d{}", r.test, r.depth) : r.test;
+    if (o_.output == "md") {
+      fmt::print("| {} | {} | {} | {} | {} | {:.2f} ± {:.2f} |\n", engine_.info().kind, human_bytes(static_cast<double>(size)), o_.load.dtype,
+                 engine_.device_summary(), name, r.mean(), r.deviation());
+    } else if (o_.output == "csv") {
+      fmt::print("{},{},{},\"{}\",{},{},{},{},{:.4f},{:.4f}\n", engine_.info().kind, size, o_.load.dtype, engine_.device_summary(), r.test,
+                 r.tokens, r.depth, r.rates.size(), r.mean(), r.deviation());
+    } else {
+      if (o_.output == "json" && !first) fmt::print(",\n ");
+      fmt::print("{{\"build\":{},\"model\":{},\"size_bytes\":{},\"dtype\":\"{}\",\"device\":{},\"test\":\"{}\",\"tokens\":{},\"depth\":{},\"samples_ts\":[",
+                 quoted(version()), quoted(engine_.info().kind), size, o_.load.dtype, quoted(engine_.device_summary()), r.test, r.tokens, r.depth);
+      for (size_t i = 0; i < r.rates.size(); ++i) fmt::print("{}{:.4f}", i == 0 ? "" : ",", r.rates[i]);
+      fmt::print("],\"mean_ts\":{:.4f},\"stddev_ts\":{:.4f}}}", r.mean(), r.deviation());
+      if (o_.output == "jsonl") fmt::print("\n");
+    }
+    std::fflush(stdout);
+  }
+
+  void end() const {
+    if (o_.output == "json") fmt::print("]\n");
+  }
+
+ private:
+  const BenchOptions& o_;
+  const Engine& engine_;
+};
+
+}  // namespace
+
+int bench(const BenchOptions& o) {
+  LoadOptions load = o.load;
+  int64_t longest = 0;
+  for (int64_t d : o.depth)
+    for (const auto* list : {&o.prompt, &o.generate})
+      for (int64_t n : *list) longest = std::max(longest, d + n + 2);
+  load.max_length = std::max(load.max_length, longest);
+  Engine engine = load_engine(load, true);
+  const Printer printer(o, engine);
+  printer.begin();
+  if (o.warmup) engine.bench(64, 2, 0);
+  bool first = true;
+  const auto measure = [&](const char* kind, int64_t n, int64_t depth) {
+    if (n <= 0 || interrupted) return;
+    const bool prompt = std::string(kind) == "pp";
+    Row row{.test = kind + std::to_string(n), .tokens = n, .depth = depth, .rates = {}};
+    for (int i = 0; i < o.repetitions && !interrupted; ++i) {
+      const BenchTimes t = prompt ? engine.bench(n, 0, depth) : engine.bench(1, n, depth);
+      row.rates.push_back(static_cast<double>(n) / (prompt ? t.prefill_seconds : t.decode_seconds));
+    }
+    if (!row.rates.empty()) printer.row(row, first);
+    first = false;
+  };
+  for (int64_t d : o.depth) {
+    for (int64_t n : o.prompt) measure("pp", n, d);
+    for (int64_t n : o.generate) measure("tg", n, d);
+  }
+  printer.end();
+  return interrupted ? kExitInterrupted : 0;
+}
+
+}  // namespace kdelta::cli

@@ -1,0 +1,77 @@
+// The commands of the kdelta program. main.cc parses; each command is a function of its parsed options. Results go to stdout, all
+// else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kdelta/api/engine.h"
+
+namespace kdelta::cli {
+
+inline constexpr int kExitFailed = 1, kExitUsage = 2, kExitInterrupted = 130;
+
+// Sampling flags that were given; the others come from the checkpoint's generation_config.json.
+struct SamplingFlags {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  std::optional<int32_t> top_k;
+  std::optional<uint64_t> seed;
+  std::optional<int64_t> max_tokens;
+  int64_t min_tokens = 0;
+  int32_t logprobs = -1;
+  bool ignore_eos = false, show_specials = false;
+  std::vector<std::string> stop, logit_bias;
+};
+
+struct RunOptions {
+  LoadOptions load;
+  SamplingFlags sampling;
+  std::optional<std::string> prompt;
+  std::string file, ids;
+  bool specials = false;  // names of special tokens in the prompt count as such
+  bool json = false, echo = false, quiet = false;
+};
+int run(const RunOptions& options);
+
+struct InspectOptions {
+  LoadOptions load;
+  bool tensors = false, ops = false, json = false;
+};
+int inspect(const InspectOptions& options);
+
+struct TokenizeOptions {
+  std::string model, text, file;
+  bool specials = false, ids_only = false, json = false, decode = false;
+};
+int tokenize(const TokenizeOptions& options);
+
+struct PerplexityOptions {
+  LoadOptions load;
+  std::string file, ids;
+  int64_t window = 512;
+  bool json = false;
+};
+int perplexity(const PerplexityOptions& options);
+
+struct BenchOptions {
+  LoadOptions load;
+  std::vector<int64_t> prompt = {512}, generate = {128}, depth = {0};
+  int repetitions = 5;
+  bool warmup = true;
+  std::string output = "md";  // md, csv, json, jsonl
+};
+int bench(const BenchOptions& options);
+
+struct LogitsFlags {
+  LoadOptions load;
+  LogitsOptions logits;
+  std::string ids, dump;
+};
+int logits(const LogitsFlags& options);
+
+// Ctrl-C: set by the signal handler that main() installs.
+extern std::atomic<bool> interrupted;
+
+}  // namespace kdelta::cli

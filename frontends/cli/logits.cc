@@ -1,0 +1,26 @@
+// kdelta logits: every position's logits and chosen intermediates to a safetensors file, for parity checks by anyone.
+#include <fmt/core.h>
+
+#include "frontends/cli/commands.h"
+#include "frontends/cli/terminal.h"
+
+namespace kdelta::cli {
+
+int logits(const LogitsFlags& o) {
+  LoadOptions load = o.load;
+  load.all_logits = true;
+  const std::vector<int32_t> ids = parse_ids(o.ids);
+  load.max_length = std::max(load.max_length, static_cast<int64_t>(ids.size()));
+  LogitsOptions options = o.logits;
+  for (size_t at = 0; at < o.dump.size();) {
+    const size_t comma = std::min(o.dump.find(',', at), o.dump.size());
+    options.dump.insert(o.dump.substr(at, comma - at));
+    at = comma + 1;
+  }
+  Engine engine = load_engine(load, true);
+  engine.logits(ids, options);
+  fmt::print(stderr, "{} positions written to {}\n", ids.size(), options.out);
+  return 0;
+}
+
+}  // namespace kdelta::cli

@@ -1,0 +1,183 @@
+// kdelta: parses the command line and hands over to a command. The one file that includes CLI11.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "frontends/cli/commands.h"
+
+namespace kdelta::cli {
+
+std::atomic<bool> interrupted{false};
+
+namespace {
+
+// First Ctrl-C asks the command to stop, the second ends the process at once.
+extern "C" void on_interrupt(int) {
+  if (interrupted.exchange(true)) std::_Exit(kExitInterrupted);
+}
+
+// Every flag is also an environment variable: --max-tokens is KDELTA_ARG_MAX_TOKENS.
+void name_environment(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    if (option->get_lnames().empty() || option->get_lnames().front() == "help") continue;
+    std::string name = "KDELTA_ARG_";
+    for (const char c : option->get_lnames().front()) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    option->envname(name);
+  }
+}
+
+void add_load(CLI::App& c, LoadOptions& o) {
+  c.add_option("model,-m,--model,--model-path", o.model, "Checkpoint directory")->required()->check(CLI::ExistingDirectory);
+  c.add_option("--dtype", o.dtype, "Activations: bf16, fp32 (the plain parity path)")->capture_default_str();
+  c.add_option("--state-dtype", o.state_dtype, "Recurrent state: fp32, bf16")->capture_default_str();
+  c.add_option("-t,--threads", o.threads, "Threads; 0: every CPU this process may use")->capture_default_str();
+  c.add_option("-c,--max-model-len,--ctx-size", o.max_length, "Tokens of prompt and answer; 0: the model's limit, at most 32768")->capture_default_str();
+  c.add_option("-b,--max-num-batched-tokens", o.token_budget, "Tokens of one step")->capture_default_str()->check(CLI::PositiveNumber);
+  c.add_option("--isa", o.isa, "Best instruction set to use: portable, avx2, avx512, avx512_bf16, amx");
+  c.add_option("--force", o.force, "Force kernels: OP:VARIANT[,OP:VARIANT...] (inspect --ops lists them)");
+  c.add_option_function<std::string>(
+       "--load-format", [&o](const std::string& f) { o.dummy_weights = f == "dummy"; }, "auto, or dummy: random weights for any config.json")
+      ->check(CLI::IsMember({"auto", "dummy"}));
+}
+
+template <class T>
+void add_optional(CLI::App& c, const char* names, std::optional<T>& target, const char* help) {
+  c.add_option_function<T>(names, [&target](const T& value) { target = value; }, help);
+}
+
+void add_sampling(CLI::App& c, SamplingFlags& f) {
+  add_optional(c, "-n,--max-tokens,--predict", f.max_tokens, "Most tokens to generate (default 256)");
+  add_optional(c, "--temperature,--temp", f.temperature, "0: greedy (default: the checkpoint's)");
+  add_optional(c, "--top-k", f.top_k, "0: off");
+  add_optional(c, "--top-p", f.top_p, "1: off");
+  add_optional(c, "--min-p", f.min_p, "0: off");
+  add_optional(c, "--repetition-penalty,--repeat-penalty", f.repetition_penalty, "1: off");
+  add_optional(c, "--presence-penalty", f.presence_penalty, "0: off");
+  add_optional(c, "--frequency-penalty", f.frequency_penalty, "0: off");
+  add_optional(c, "-s,--seed", f.seed, "Same seed, same answer (default: random, printed)");
+  c.add_option("--min-tokens", f.min_tokens, "No end before that many tokens");
+  c.add_option("--logprobs", f.logprobs, "With --json: log-probabilities of the chosen and the N best tokens");
+  c.add_option("--logit-bias", f.logit_bias, "ID=BIAS, may repeat")->take_all();
+  c.add_option("--stop,--reverse-prompt", f.stop, "End before this string, may repeat")->take_all();
+  c.add_flag("--ignore-eos", f.ignore_eos, "Go on behind end markers");
+  c.add_flag("--special", f.show_specials, "Show special tokens in the text");
+}
+
+class Program {
+ public:
+  Program() {
+    app_.require_subcommand(1);
+    app_.set_version_flag("--version", "kdelta " + version());
+    app_.failure_message(CLI::FailureMessage::help);
+    add_run();
+    add_inspect();
+    add_tokenize();
+    add_perplexity();
+    add_bench();
+    add_logits();
+    for (CLI::App* c : app_.get_subcommands({})) name_environment(*c);
+  }
+
+  int main(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {
+      const int status = app_.exit(e, std::cout, std::cerr);
+      return status == 0 ? 0 : kExitUsage;
+    }
+    try {
+      return command_();
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "kdelta: %s\n", e.what());
+      return kExitFailed;
+    }
+  }
+
+ private:
+  CLI::App& command(const char* name, const char* help, std::function<int()> body) {
+    CLI::App* c = app_.add_subcommand(name, help);
+    c->callback([this, body = std::move(body)] { command_ = body; });
+    return *c;
+  }
+
+  void add_run() {
+    CLI::App& c = command("run", "Continue a prompt; the text goes to stdout", [this] { return run(run_); });
+    add_load(c, run_.load);
+    add_sampling(c, run_.sampling);
+    add_optional(c, "-p,--prompt", run_.prompt, "The prompt");
+    c.add_option("-f,--file", run_.file, "File with the prompt; -: standard input");
+    c.add_option("--ids", run_.ids, "Token ids in place of text: a list or a file");
+    c.add_flag("--parse-special", run_.specials, "Names of special tokens in the prompt become these tokens");
+    c.add_flag("--echo", run_.echo, "Print the prompt as well");
+    c.add_flag("--json", run_.json, "One JSON object in place of text");
+    c.add_flag("-q,--quiet", run_.quiet, "Nothing on stderr but errors");
+  }
+
+  void add_inspect() {
+    CLI::App& c = command("inspect", "Config, tensors, sizes and memory plan, from headers alone", [this] { return inspect(inspect_); });
+    add_load(c, inspect_.load);
+    c.add_option("--max-num-seqs,-N", inspect_.load.max_sequences, "Sequences to plan for")->capture_default_str()->check(CLI::PositiveNumber);
+    c.add_flag("--tensors", inspect_.tensors, "List every tensor");
+    c.add_flag("--ops", inspect_.ops, "The ops of a step and the kernel each would run");
+    c.add_flag("--json", inspect_.json, "JSON");
+  }
+
+  void add_tokenize() {
+    CLI::App& c = command("tokenize", "Text to token ids", [this] { return tokenize(tokenize_); });
+    c.add_option("model,-m,--model", tokenize_.model, "Checkpoint directory")->required()->check(CLI::ExistingDirectory);
+    c.add_option("-p,--prompt,--text", tokenize_.text, "The text (default: standard input)");
+    c.add_option("-f,--file", tokenize_.file, "File with the text");
+    c.add_flag("--parse-special", tokenize_.specials, "Names of special tokens become these tokens");
+    c.add_flag("--ids", tokenize_.ids_only, "Ids on one line");
+    c.add_flag("--json", tokenize_.json, "JSON");
+    c.add_flag("--decode", tokenize_.decode, "The input is ids; print their text");
+  }
+
+  void add_perplexity() {
+    CLI::App& c = command("perplexity", "Perplexity of a text in windows", [this] { return perplexity(perplexity_); });
+    add_load(c, perplexity_.load);
+    c.add_option("-f,--file", perplexity_.file, "File with the text (default: standard input)");
+    c.add_option("--ids", perplexity_.ids, "Token ids in place of text: a list or a file");
+    c.add_option("--window", perplexity_.window, "Tokens per window, each from an empty state")->capture_default_str();
+    c.add_flag("--json", perplexity_.json, "JSON");
+  }
+
+  void add_bench() {
+    CLI::App& c = command("bench", "Tokens per second: pp = prompt processing, tg = token generation", [this] { return bench(bench_); });
+    add_load(c, bench_.load);
+    c.add_option("-p,--n-prompt", bench_.prompt, "Prompt lengths, by commas")->delimiter(',')->capture_default_str();
+    c.add_option("-n,--n-gen", bench_.generate, "Generated tokens, by commas")->delimiter(',')->capture_default_str();
+    c.add_option("-d,--n-depth", bench_.depth, "Tokens before, multiples of the step's tokens")->delimiter(',')->capture_default_str();
+    c.add_option("-r,--repetitions", bench_.repetitions, "Repetitions")->capture_default_str()->check(CLI::PositiveNumber);
+    c.add_flag("--no-warmup{false}", bench_.warmup, "Skip the warm-up run");
+    c.add_option("-o,--output", bench_.output, "md, csv, json, jsonl")->capture_default_str()->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
+  }
+
+  void add_logits() {
+    CLI::App& c = command("logits", "Every position's logits to a safetensors file", [this] { return logits(logits_); });
+    add_load(c, logits_.load);
+    c.add_option("--ids", logits_.ids, "Token ids: a list or a file")->required();
+    c.add_option("--out", logits_.logits.out, "The file to write")->required();
+    c.add_option("--chunk", logits_.logits.chunk, "Tokens per piece (default: the engine's own cuts)");
+    c.add_option("--dump", logits_.dump, "Also: layers, router, state, by commas");
+  }
+
+  CLI::App app_{"kdelta: runs Kimi K3 and Kimi-Linear models"};
+  std::function<int()> command_;
+  RunOptions run_;
+  InspectOptions inspect_;
+  TokenizeOptions tokenize_;
+  PerplexityOptions perplexity_;
+  BenchOptions bench_;
+  LogitsFlags logits_;
+};
+
+}  // namespace
+}  // namespace kdelta::cli
+
+int main(int argc, char** argv) {
+  std::signal(SIGINT, kdelta::cli::on_interrupt);
+  kdelta::cli::Program program;
+  return program.main(argc, argv);
+}

@@ -1,0 +1,82 @@
+// kdelta run: continues a prompt. The text goes to stdout as it is made; numbers go to stderr.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <random>
+#include <stdexcept>
+
+#include "frontends/cli/commands.h"
+#include "frontends/cli/sampling.h"
+#include "frontends/cli/terminal.h"
+
+namespace kdelta::cli {
+namespace {
+
+std::vector<int32_t> prompt_ids(const Engine& engine, const RunOptions& o) {
+  if (!o.ids.empty()) return parse_ids(o.ids);
+  std::string text;
+  if (o.prompt) text = *o.prompt;
+  else text = read_text(o.file.empty() ? "-" : o.file);
+  if (text.empty()) throw std::runtime_error("prompt: empty");
+  return engine.tokenize(text, o.specials);
+}
+
+std::string ids_text(const std::vector<int32_t>& ids) {
+  std::string out;
+  for (int32_t id : ids) out += fmt::format("{}{}", out.empty() ? "" : ",", id);
+  return out;
+}
+
+void print_json(const Generation& g, const GenerateOptions& o) {
+  fmt::print("{{\"text\":{},\"tokens\":[{}],\"finish_reason\":\"{}\",\"prompt_tokens\":{},\"seed\":{},\"prefill_seconds\":{:.6f},\"decode_seconds\":{:.6f}",
+             quoted(g.text), ids_text(g.tokens), g.finish_reason, g.prompt_tokens, o.seed, g.prefill_seconds, g.decode_seconds);
+  if (!g.logprobs.empty()) {
+    fmt::print(",\"logprobs\":[");
+    for (size_t i = 0; i < g.logprobs.size(); ++i) {
+      const TokenLogprobs& l = g.logprobs[i];
+      fmt::print("{}{{\"token\":{},\"logprob\":{:.6f},\"top\":[", i == 0 ? "" : ",", l.token, l.logprob);
+      for (size_t j = 0; j < l.top.size(); ++j)
+        fmt::print("{}[{},{:.6f}]", j == 0 ? "" : ",", l.top[j].first, l.top[j].second);
+      fmt::print("]}}");
+    }
+    fmt::print("]");
+  }
+  fmt::print("}}\n");
+}
+
+}  // namespace
+
+int run(const RunOptions& o) {
+  const int given = (o.prompt ? 1 : 0) + (o.file.empty() ? 0 : 1) + (o.ids.empty() ? 0 : 1);
+  if (given > 1 || (given == 0 && isatty(STDIN_FILENO) != 0)) {
+    fmt::print(stderr, "run: give one of --prompt, --file, --ids, or text on standard input\n");
+    return kExitUsage;
+  }
+  Engine engine = load_engine(o.load, o.quiet);
+  GenerateOptions options = generate_options(engine, o.sampling);
+  options.cancel = &interrupted;
+  const std::vector<int32_t> ids = prompt_ids(engine, o);
+  if (!engine.has_tokenizer() && !o.json) fmt::print(stderr, "note: {}; token ids are printed\n", engine.tokenizer_problem());
+  if (o.echo && !o.json && engine.has_tokenizer()) fmt::print("{}", engine.detokenize(ids, true));
+  ProgressBar bar("prefill");
+  options.prefill_progress = [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); };
+  const Generation g = engine.generate(ids, options, [&](const std::string& text, const std::vector<int32_t>& tokens) {
+    if (o.json) return;
+    if (engine.has_tokenizer()) fmt::print("{}", text);
+    else fmt::print("{}\n", ids_text(tokens));
+    std::fflush(stdout);
+  });
+  if (o.json) print_json(g, options);
+  else if (engine.has_tokenizer()) fmt::print("\n");
+  if (!o.quiet) {
+    const auto rate = [](int64_t n, double s) { return s > 0 ? static_cast<double>(n) / s : 0; };
+    const auto generated = static_cast<int64_t>(g.tokens.size());
+    fmt::print(stderr, "\nprompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; ended by {}; seed {}\n", g.prompt_tokens,
+               rate(g.prompt_tokens, g.prefill_seconds), generated, rate(generated - 1, g.decode_seconds), g.finish_reason, options.seed);
+  }
+  return g.finish_reason == "cancelled" ? kExitInterrupted : 0;
+}
+
+}  // namespace kdelta::cli

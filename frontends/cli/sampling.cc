@@ -1,0 +1,45 @@
+#include "frontends/cli/sampling.h"
+
+#include <charconv>
+#include <random>
+#include <stdexcept>
+
+namespace kdelta::cli {
+namespace {
+
+// "ID=BIAS" or "ID+BIAS" / "ID-BIAS" (llama.cpp's spelling).
+void add_bias(const std::string& text, GenerateOptions& o) {
+  const size_t cut = text.find_first_of("=+-");
+  const size_t value = cut == std::string::npos ? cut : text[cut] == '=' || text[cut] == '+' ? cut + 1 : cut;
+  int32_t id = -1;
+  float bias = 0;
+  const char* end = text.data() + text.size();
+  const bool ok = cut != std::string::npos && cut > 0 && std::from_chars(text.data(), text.data() + cut, id).ptr == text.data() + cut &&
+                  std::from_chars(text.data() + value, end, bias).ptr == end && value < text.size();
+  if (!ok) throw std::runtime_error("logit-bias: '" + text + "', expected ID=BIAS");
+  o.logit_bias[id] = bias;
+}
+
+}  // namespace
+
+GenerateOptions generate_options(const Engine& engine, const SamplingFlags& f) {
+  GenerateOptions o = engine.default_generation();
+  o.temperature = f.temperature.value_or(o.temperature);
+  o.top_p = f.top_p.value_or(o.top_p);
+  o.top_k = f.top_k.value_or(o.top_k);
+  o.min_p = f.min_p.value_or(o.min_p);
+  o.repetition_penalty = f.repetition_penalty.value_or(o.repetition_penalty);
+  o.presence_penalty = f.presence_penalty.value_or(o.presence_penalty);
+  o.frequency_penalty = f.frequency_penalty.value_or(o.frequency_penalty);
+  o.seed = f.seed ? *f.seed : std::random_device{}();
+  o.max_tokens = f.max_tokens.value_or(o.max_tokens);
+  o.min_tokens = f.min_tokens;
+  o.logprobs = f.logprobs;
+  o.ignore_eos = f.ignore_eos;
+  o.show_specials = f.show_specials;
+  o.stop = f.stop;
+  for (const std::string& b : f.logit_bias) add_bias(b, o);
+  return o;
+}
+
+}  // namespace kdelta::cli

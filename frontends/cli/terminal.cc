@@ -1,0 +1,105 @@
+#include "frontends/cli/terminal.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <stdexcept>
+
+namespace kdelta::cli {
+
+using Clock = std::chrono::steady_clock;
+
+ProgressBar::ProgressBar(std::string label)
+    : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) != 0), start_(Clock::now()), last_(start_) {}
+
+ProgressBar::~ProgressBar() {
+  if (drawn_) fmt::print(stderr, "\r\033[K");
+}
+
+void ProgressBar::update(int64_t done, int64_t total, const char* unit) {
+  if (!terminal_ || total <= 0) return;
+  const auto now = Clock::now();
+  // Nothing flickers for work that is over before a person could read it.
+  if (now - start_ < std::chrono::milliseconds(300) || now - last_ < std::chrono::milliseconds(100)) return;
+  last_ = now;
+  drawn_ = true;
+  constexpr int kWidth = 30;
+  const double part = static_cast<double>(done) / static_cast<double>(total);
+  const double rate = static_cast<double>(done) / std::chrono::duration<double>(now - start_).count();
+  const int filled = static_cast<int>(part * kWidth);
+  const std::string amount = std::string(unit) == "B" ? human_bytes(rate) + "/s" : fmt::format("{:.0f} {}/s", rate, unit);
+  fmt::print(stderr, "\r\033[K{} [{}{}] {:3.0f} %  {}  {:.0f} s left", label_, std::string(static_cast<size_t>(filled), '#'),
+             std::string(static_cast<size_t>(kWidth - filled), ' '), 100 * part, amount,
+             rate > 0 ? static_cast<double>(total - done) / rate : 0.0);
+  std::fflush(stderr);
+}
+
+std::string human_bytes(double bytes) {
+  const char* units[] = {"B", "KB", "MB", "GB", "TB"};
+  int u = 0;
+  while (bytes >= 1000 && u < 4) bytes /= 1000, ++u;
+  return u == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, units[u]);
+}
+
+Engine load_engine(LoadOptions options, bool quiet) {
+  Engine engine = [&] {
+    ProgressBar bar("loading");
+    options.progress = [&](int64_t done, int64_t total) { bar.update(done, total, "B"); };
+    return Engine::load(options);
+  }();
+  if (quiet) return engine;
+  const MemoryReport& m = engine.memory();
+  const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  fmt::print(stderr, "kdelta {}\n{}: {}, {}, {}\n", version(), engine.info().kind, options.model, options.dtype, engine.device_summary());
+  fmt::print(stderr, "memory: weights {} (+ {} converted), {} per sequence, {} per token of context; planned for {} tokens: {} in all\n",
+             size(m.weights_mapped), size(m.weights_converted), size(m.slot_bytes), size(m.token_bytes), engine.max_length(),
+             size(m.total()));
+  for (const std::string& note : engine.info().notes) fmt::print(stderr, "note: {}\n", note);
+  return engine;
+}
+
+std::string read_text(const std::string& path) {
+  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw std::runtime_error(path + ": cannot open");
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+std::vector<int32_t> parse_ids(const std::string& list_or_file) {
+  const std::string text = std::filesystem::is_regular_file(list_or_file) ? read_text(list_or_file) : list_or_file;
+  std::vector<int32_t> ids;
+  const char* end = text.data() + text.size();
+  for (const char* p = text.data(); p < end;) {
+    if (*p == ',' || *p == ' ' || *p == '\n' || *p == '\t' || *p == '\r' || *p == '[' || *p == ']') {
+      ++p;
+      continue;
+    }
+    int32_t id = 0;
+    const auto r = std::from_chars(p, end, id);
+    if (r.ec != std::errc() || id < 0) throw std::runtime_error(fmt::format("ids: '{}' is no token id", std::string(p, std::min<size_t>(16, static_cast<size_t>(end - p)))));
+    ids.push_back(id);
+    p = r.ptr;
+  }
+  if (ids.empty()) throw std::runtime_error("ids: none given");
+  return ids;
+}
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto u = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') out += '\\', out += c;
+    else if (c == '\n') out += "\\n";
+    else if (u < 0x20 || u == 0x7f) out += fmt::format("\\u{:04x}", u);
+    else out += c;
+  }
+  return out + "\"";
+}
+
+}  // namespace kdelta::cli

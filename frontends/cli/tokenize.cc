@@ -1,0 +1,30 @@
+// kdelta tokenize: text to ids and back.
+#include <fmt/core.h>
+
+#include "frontends/cli/commands.h"
+#include "frontends/cli/terminal.h"
+
+namespace kdelta::cli {
+
+int tokenize(const TokenizeOptions& o) {
+  LoadOptions load{.model = o.model};
+  load.headers_only = true;
+  const Engine engine = Engine::load(load);
+  const std::string text = !o.text.empty() ? o.text : read_text(o.file.empty() ? "-" : o.file);
+  if (o.decode) {
+    fmt::print("{}\n", engine.detokenize(parse_ids(text), true));
+    return 0;
+  }
+  const std::vector<int32_t> ids = engine.tokenize(text, o.specials);
+  if (o.json) fmt::print("[");
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (o.json) fmt::print("{}{{\"id\":{},\"text\":{}}}", i == 0 ? "" : ",", ids[i], quoted(engine.detokenize({ids[i]}, true)));
+    else if (o.ids_only) fmt::print("{}{}", i == 0 ? "" : " ", ids[i]);
+    else fmt::print("{:>8}  {}\n", ids[i], quoted(engine.detokenize({ids[i]}, true)));
+  }
+  if (o.json) fmt::print("]");
+  if (o.json || o.ids_only) fmt::print("\n");
+  return 0;
+}
+
+}  // namespace kdelta::cli
