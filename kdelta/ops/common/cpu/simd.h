@@ -3,8 +3,10 @@
 // linker can never hand AVX-512 code to an older processor; plain helpers must be KDELTA_INLINE for the same reason.
 //
 // Members: kLanes; zero(), set1(x), load(p), load_n(p, n), store(p), store_n(p, n) for float and bf16 memory (no alignment
-// needed; the _n forms touch only n < kLanes elements and load zeros beyond), + - * /, fma(a, b, c) = a*b + c, min, max, sqrt,
-// sum() (fixed order), max_lane(), round() to nearest even, pow2i() = 2^int(x), select_gt(a, b, x, y) = a > b ? x : y per lane.
+// needed; the _n forms touch only n <= kLanes elements and load zeros beyond), + - * /, fma(a, b, c) = a*b + c, min, max (the second
+// operand when either is NaN), sqrt, abs, round() to nearest even below 2^22, pow2i() = 2^x for integers x in -126..127, ldexp(x, n)
+// = x * 2^n for integers n in -252..254, sum() (fixed order), max_lane(), select_gt(a, b, x, y) = a > b ? x : y per lane. A store to
+// bf16 is to_bf16 of dtype.h: ties to even, NaN stays NaN.
 #pragma once
 
 #include <cmath>
@@ -22,6 +24,8 @@ namespace kdelta::simd {
 struct Portable {
   static constexpr int kLanes = 4;
   typedef float Raw __attribute__((vector_size(16)));
+  typedef uint32_t Bits __attribute__((vector_size(16)));
+  typedef uint16_t Half __attribute__((vector_size(8)));
   Raw v;
 
   static KDELTA_INLINE Portable zero() { return {Raw{}}; }
@@ -32,9 +36,9 @@ struct Portable {
     return r;
   }
   static KDELTA_INLINE Portable load(const bf16* p) {
-    uint16_t h[4];
-    std::memcpy(h, p, sizeof(h));
-    return {Raw{to_float(bf16{h[0]}), to_float(bf16{h[1]}), to_float(bf16{h[2]}), to_float(bf16{h[3]})}};
+    Half h;
+    std::memcpy(&h, p, sizeof(h));
+    return {reinterpret_cast<Raw>(__builtin_convertvector(h, Bits) << 16)};
   }
   template <class T>
   static KDELTA_INLINE Portable load_n(const T* p, int64_t n) {
@@ -44,8 +48,10 @@ struct Portable {
   }
   KDELTA_INLINE void store(float* p) const { std::memcpy(p, &v, sizeof(v)); }
   KDELTA_INLINE void store(bf16* p) const {
-    bf16 h[4] = {to_bf16(v[0]), to_bf16(v[1]), to_bf16(v[2]), to_bf16(v[3])};
-    std::memcpy(p, h, sizeof(h));
+    const Bits u = reinterpret_cast<Bits>(v);
+    const Bits rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
+    const Half h = __builtin_convertvector(v == v ? rounded : quiet, Half);
+    std::memcpy(p, &h, sizeof(h));
   }
   template <class T>
   KDELTA_INLINE void store_n(T* p, int64_t n) const {
@@ -64,16 +70,20 @@ struct Portable {
   KDELTA_INLINE Portable sqrt() const { return {Raw{sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}}; }
   KDELTA_INLINE Portable abs() const { return {Raw{fabsf(v[0]), fabsf(v[1]), fabsf(v[2]), fabsf(v[3])}}; }
   KDELTA_INLINE Portable round() const {
-    return {Raw{nearbyintf(v[0]), nearbyintf(v[1]), nearbyintf(v[2]), nearbyintf(v[3])}};
+    // Adding 1.5 * 2^23 leaves no bits behind the point; from 2^22 on every float is close enough to be an integer or half of one.
+    const Raw rounded = (v + kMagic) - kMagic;
+    return {abs().v < 4194304.0f ? rounded : v};
   }
-  KDELTA_INLINE Portable pow2i() const { return {Raw{pow2(v[0]), pow2(v[1]), pow2(v[2]), pow2(v[3])}}; }
+  KDELTA_INLINE Portable pow2i() const { return {reinterpret_cast<Raw>((reinterpret_cast<Bits>(v + kMagic) + 127u) << 23)}; }
+  static KDELTA_INLINE Portable ldexp(Portable x, Portable n) {
+    const Portable half = (n * set1(0.5f)).round();
+    return x * half.pow2i() * (n - half).pow2i();
+  }
   KDELTA_INLINE float sum() const { return (v[0] + v[2]) + (v[1] + v[3]); }
   KDELTA_INLINE float max_lane() const { return fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3])); }
 
  private:
-  static KDELTA_INLINE float pow2(float n) {
-    return std::bit_cast<float>(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
-  }
+  static constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: x + kMagic holds the integer x in its low bits
 };
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -127,6 +137,10 @@ struct Avx2 {
   KDELTA_INLINE Avx2 pow2i() const {
     const __m256i n = _mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(127));
     return {_mm256_castsi256_ps(_mm256_slli_epi32(n, 23))};
+  }
+  static KDELTA_INLINE Avx2 ldexp(Avx2 x, Avx2 n) {
+    const Avx2 half = (n * set1(0.5f)).round();
+    return x * half.pow2i() * (n - half).pow2i();
   }
   KDELTA_INLINE float sum() const {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -185,6 +199,7 @@ struct Avx512 {
     const __m512i n = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(127));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(n, 23))};
   }
+  static KDELTA_INLINE Avx512 ldexp(Avx512 x, Avx512 n) { return {_mm512_scalef_ps(x.v, n.v)}; }
   KDELTA_INLINE float sum() const {
     const __m256 s = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));

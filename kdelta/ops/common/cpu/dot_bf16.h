@@ -1,0 +1,234 @@
+// Projection of bf16 tokens with vdpbf16ps: lanes are the 16 rows of a panel, an accumulator adds the column pairs 0, 1, 2, ... in
+// order, whatever T is. Weights of G panels x kColumns are transposed (and dequantised) into L1, then TT tokens at a time take a
+// dword of x per lane-wide product. Accumulators rest in fp32 between column ranges, so ranges and tiles never change a bit.
+#pragma once
+
+#include "kdelta/ops/common/cpu/dot.h"
+#include "kdelta/ops/common/cpu/pack_sizes.h"
+#include "kdelta/ops/common/cpu/weight_words.h"
+
+namespace kdelta {
+
+// Per-thread scratch of this kernel.
+struct PackScratch {
+  __m512i* words;   // [G][512 / G] pairs of columns
+  __m512i* drops;   // [8][16] scale drops of the current 512 columns
+  __m512* sums;     // [256][2] or [3][8] accumulators
+  float* exact_row; // [K] for rows outside the range of exact bf16 weights
+};
+
+KDELTA_INLINE PackScratch pack_scratch(void* scratch, int rank, int64_t K) {
+  auto* base = reinterpret_cast<__m512i*>(static_cast<char*>(scratch) + rank * pack_scratch_bytes(K));
+  __m512i* drops = base + kPackVectors;
+  __m512i* sums = drops + kPackPanels * 16;
+  return {base, drops, reinterpret_cast<__m512*>(sums), reinterpret_cast<float*>(sums + kPackTokens * 2)};
+}
+
+// Bytes ahead of the loads of a row; the last bytes of a row lead into the row of the panel group that comes next.
+inline constexpr int64_t kPackPrefetch = 1024;
+
+// One step of a panel: 64 bytes of each row, or `bytes` of `count` rows. dst[i] = pair i of all rows.
+template <class F>
+KDELTA_INLINE void pack_step(const uint8_t* row, int64_t stride, int64_t ahead, const __m512i* drops, __m512i* dst) {
+  __m512i v[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) {
+    v[r] = _mm512_loadu_si512(row + r * stride);
+    _mm_prefetch(reinterpret_cast<const char*>(row + r * stride + ahead), _MM_HINT_T0);
+  }
+  transpose16(v);
+#pragma GCC unroll 16
+  for (int j = 0; j < 16; ++j)
+#pragma GCC unroll 4
+    for (int p = 0; p < F::kPairs; ++p)
+      _mm512_store_si512(dst + j * F::kPairs + p, F::expand(v[j], p, F::kScaled ? drops[j * F::kPairs / 16] : v[j]));
+}
+
+template <class F>
+KDELTA_INLINE void pack_partial_step(const uint8_t* row, int64_t stride, int64_t count, int64_t bytes, const __m512i* drops,
+                                     __m512i* dst) {
+  const __mmask64 valid = bytes >= 64 ? ~__mmask64{0} : (__mmask64{1} << bytes) - 1;
+  __m512i v[16];
+  for (int r = 0; r < 16; ++r) v[r] = r < count ? _mm512_maskz_loadu_epi8(valid, row + r * stride) : _mm512_setzero_si512();
+  transpose16(v);
+  for (int j = 0; j < 16; ++j)
+#pragma GCC unroll 4
+    for (int p = 0; p < F::kPairs; ++p) dst[j * F::kPairs + p] = F::expand(v[j], p, F::kScaled ? drops[j * F::kPairs / 16] : v[j]);
+}
+
+// Columns [k, k + columns) of the rows [n, n + count) of one panel; k is a multiple of the step.
+template <class F>
+KDELTA_INLINE void pack_panel(const Matrix& w, int64_t n, int64_t count, int64_t k, int64_t columns, int64_t group_rows,
+                              const __m512i* drops, __m512i* dst) {
+  constexpr int64_t kStep = 32 * F::kPairs;  // columns in 64 bytes
+  const int64_t row_end = (w.cols * 2 + F::kPairs - 1) / F::kPairs;
+  const uint8_t* row = w.row(n);
+  for (int64_t c = 0; c < columns; c += kStep, dst += 16 * F::kPairs) {
+    const int64_t at = (k + c) * 2 / F::kPairs, bytes = row_end - at;
+    const __m512i* d = drops + (k + c) % kScaleSpan / kMxBlock;
+    if (bytes >= 64 && count == 16) {
+      const int64_t ahead = at + kPackPrefetch < row_end ? kPackPrefetch : group_rows * w.row_bytes + kPackPrefetch - row_end;
+      pack_step<F>(row + at, w.row_bytes, ahead, d, dst);
+    } else {
+      pack_partial_step<F>(row + at, w.row_bytes, count, bytes, d, dst);
+    }
+  }
+}
+
+// `pairs` column pairs of G panels times TT tokens whose rows start at x[t]. `odd`: one more column, the last of an odd K.
+template <int G, int TT>
+KDELTA_INLINE void dot_tile(const __m512i* words, const bf16* const* x, int64_t pairs, bool odd, bool first, __m512* sums) {
+  constexpr int64_t kStride = kPackVectors / G;
+  __m512 acc[TT][G];
+#pragma GCC unroll 12
+  for (int t = 0; t < TT; ++t)
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g) acc[t][g] = first ? _mm512_setzero_ps() : sums[t * G + g];
+  auto step = [&](int64_t i, auto dword) __attribute__((always_inline)) {
+    __m512i wv[G];
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g) wv[g] = words[g * kStride + i];
+#pragma GCC unroll 12
+    for (int t = 0; t < TT; ++t) {
+      const __m512i xv = _mm512_set1_epi32(dword(x[t] + 2 * i));
+#pragma GCC unroll 8
+      for (int g = 0; g < G; ++g)
+        acc[t][g] = _mm512_dpbf16_ps(acc[t][g], reinterpret_cast<__m512bh>(wv[g]), reinterpret_cast<__m512bh>(xv));
+    }
+  };
+  for (int64_t i = 0; i < pairs; ++i)
+    step(i, [](const bf16* p) __attribute__((always_inline)) {
+      int d;
+      __builtin_memcpy(&d, p, 4);
+      return d;
+    });
+  if (odd) step(pairs, [](const bf16* p) __attribute__((always_inline)) { return static_cast<int>(p->bits); });
+#pragma GCC unroll 12
+  for (int t = 0; t < TT; ++t)
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g) sums[t * G + g] = acc[t][g];
+}
+
+// Tokens [begin, end) against one packed column range [k, k + columns).
+template <int G>
+KDELTA_INLINE void dot_tokens(const Projection& p, int64_t begin, int64_t end, int64_t k, int64_t columns, const PackScratch& s) {
+  constexpr int kMost = 24 / G > 12 ? 12 : 24 / G;
+  const bf16* x[kMost];
+  for (int64_t t = begin; t < end;) {
+    const int64_t left = end - t < kMost ? end - t : kMost;
+    for (int64_t i = 0; i < left; ++i) x[i] = p.token<bf16>(t + i) + k;
+    __m512* sums = s.sums + (t - begin) * G;
+    auto tile = [&](auto tokens) __attribute__((always_inline)) {
+      dot_tile<G, decltype(tokens)::value>(s.words, x, columns / 2, columns % 2 != 0, k == 0, sums);
+      t += decltype(tokens)::value;
+    };
+    if constexpr (kMost >= 12)
+      if (left >= 12) {
+        tile(std::integral_constant<int, 12>{});
+        continue;
+      }
+    if constexpr (kMost >= 6)
+      if (left >= 6) {
+        tile(std::integral_constant<int, 6>{});
+        continue;
+      }
+    if (left >= 3) tile(std::integral_constant<int, 3>{});
+    else if (left == 2) tile(std::integral_constant<int, 2>{});
+    else tile(std::integral_constant<int, 1>{});
+  }
+}
+
+// Rows of a panel that are stored: those below N and not computed elsewhere.
+template <class Out>
+KDELTA_INLINE void store_outputs(__m512 sum, const Out* addend, Out* out, __mmask16 rows) {
+  if constexpr (sizeof(Out) == 4) {
+    if (addend != nullptr) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(rows, addend));
+    _mm512_mask_storeu_ps(out, rows, sum);
+  } else {
+    if (addend != nullptr) sum = _mm512_add_ps(sum, simd::Avx512::widen(_mm256_maskz_loadu_epi16(rows, addend)).v);
+    _mm256_mask_storeu_epi16(out, rows, simd::Avx512{sum}.narrow());
+  }
+}
+
+template <int G, class Out>
+KDELTA_INLINE void store_group(const Projection& p, int64_t n, int64_t begin, int64_t end, const __mmask16* rows,
+                               const __m512* sums) {
+  for (int64_t t = begin; t < end; ++t)
+    for (int g = 0; g < G; ++g) {
+      const int64_t at = n + 16 * g;
+      const Out* addend = p.addend.null() ? nullptr : p.addend.template at<const Out>(t) + at;
+      store_outputs(sums[(t - begin) * G + g], addend, p.out.template at<Out>(t) + at, rows[g]);
+    }
+}
+
+// Rows whose scales have no exact bf16 form: dequantised to fp32 and summed as the fp32 kernel does.
+template <class F, class Out>
+KDELTA_INLINE void exact_rows(const Projection& p, int64_t n, __mmask16 rows, float* row) {
+  for (int64_t r = 0; r < 16; ++r) {
+    if ((rows >> r & 1) == 0) continue;
+    dequantize_row(p.w, n + r, row);
+    const float* w[1] = {row};
+    for (int64_t t = 0; t < p.T; ++t) dot_outputs<simd::Avx512, 1, 1, float, bf16, Out>(p, w, n + r, t);
+  }
+}
+
+// G panels starting at row n, all tokens.
+template <class F, int G, class Out>
+void dot_group(const Projection& p, int64_t n, const PackScratch& s) {
+  constexpr int64_t kRoom = 2 * kPackVectors / G, kColumns = kRoom < kScaleSpan ? kRoom : kScaleSpan;
+  __mmask16 outside[G] = {}, rows[G];
+  for (int64_t begin = 0; begin < p.T; begin += kPackTokens) {
+    const int64_t end = begin + kPackTokens < p.T ? begin + kPackTokens : p.T;
+    for (int64_t k = 0; k < p.w.cols; k += kColumns) {
+      const int64_t columns = p.w.cols - k < kColumns ? p.w.cols - k : kColumns;
+      for (int64_t g = 0; g < G; ++g) {
+        const int64_t first = n + 16 * g, count = p.w.rows - first < 16 ? p.w.rows - first : 16;
+        if constexpr (F::kScaled)
+          if (k % kScaleSpan == 0) outside[g] |= scale_drops<F>(p.w, first, count, k / kMxBlock, s.drops + 16 * g);
+        pack_panel<F>(p.w, first, count, k, columns, 16 * G, s.drops + 16 * g, s.words + g * (kPackVectors / G));
+      }
+      dot_tokens<G>(p, begin, end, k, columns, s);
+    }
+    for (int64_t g = 0; g < G; ++g) {
+      const int64_t left = p.w.rows - n - 16 * g;
+      rows[g] = static_cast<__mmask16>((left >= 16 ? 0xffffu : (1u << left) - 1) & ~unsigned{outside[g]});
+    }
+    store_group<G, Out>(p, n, begin, end, rows, s.sums);
+  }
+  if constexpr (F::kScaled)
+    for (int g = 0; g < G; ++g)
+      if (outside[g] != 0) exact_rows<F, Out>(p, n + 16 * g, outside[g], s.exact_row);
+}
+
+// Panels [begin, end): few tokens take many panels at once, because the products of one accumulator wait for each other.
+template <class F, class Out>
+void dot_panels_bf16(const Projection& p, int64_t begin, int64_t end, const PackScratch& s) {
+  const int64_t widest = p.T <= 3 ? 8 : p.T <= 6 ? 4 : 2;
+  while (begin < end) {
+    const int64_t left = end - begin, n = begin * kPanelRows;
+    int64_t G = widest;
+    while (G > left) G /= 2;
+    switch (G) {
+      case 8: dot_group<F, 8, Out>(p, n, s); break;
+      case 4: dot_group<F, 4, Out>(p, n, s); break;
+      case 2: dot_group<F, 2, Out>(p, n, s); break;
+      default: dot_group<F, 1, Out>(p, n, s);
+    }
+    begin += G;
+  }
+}
+
+template <class Tag>
+void project_panels_bf16(const Projection& p, int64_t begin, int64_t end, const PackScratch& s) {
+  dispatch_words(p.w.dtype, [&](auto words) {
+    dispatch_activation(p.out.dtype, [&](auto out) { dot_panels_bf16<decltype(words), decltype(out)>(p, begin, end, s); });
+  });
+}
+
+// Panels per hand-out: one widest group, fewer when there are few.
+KDELTA_INLINE int64_t pack_grain(int64_t panels, int threads) {
+  const int64_t by_balance = panels / (4 * threads);
+  return by_balance >= kPackPanels ? kPackPanels : by_balance > 1 ? by_balance : 1;
+}
+
+}  // namespace kdelta
