@@ -1,5 +1,6 @@
 # kdelta_add_folder(kdelta_io LINK kdelta_core TESTS test_io): a static library of every source of this folder and of the named
-# SUBFOLDERS; test*.cc become one GoogleTest program.
+# SUBFOLDERS; test*.cc become one GoogleTest program, which also
+# runs under the sanitizers.
 function(kdelta_add_folder library)
   cmake_parse_arguments(ARG "" "TESTS" "LINK;PRIVATE_LINK;SUBFOLDERS" ${ARGN})
   set(patterns "*.cc")
@@ -14,7 +15,7 @@ function(kdelta_add_folder library)
   set_target_properties(${library} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${library} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK})
   if(KDELTA_BUILD_TESTS AND tests)
-    kdelta_add_test(${ARG_TESTS} ${tests})
+    kdelta_add_test(${ARG_TESTS} ${tests} SANITIZED)
     target_link_libraries(${ARG_TESTS} PRIVATE ${library} ${ARG_PRIVATE_LINK})
   endif()
 endfunction()

@@ -63,7 +63,10 @@ class Binder {
 
   // The tensor's bytes; a copy when the file leaves them at an address that its element may not have.
   const void* bytes_of(const TensorInfo& t) {
-    if (mode_ == BindMode::shapes) return reinterpret_cast<const void*>(kNowhere);
+    if (mode_ == BindMode::shapes) {
+      report_->mapped_bytes += t.bytes;
+      return reinterpret_cast<const void*>(kNowhere);
+    }
     const uint8_t* data = checkpoint_->data(t);
     const int64_t align = dtype_bits(t.dtype) >= 16 ? dtype_bytes(t.dtype) : 1;
     if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(align) == 0) {
@@ -148,7 +151,10 @@ class Binder {
     std::vector<const TensorInfo*> parts;
     for (const std::string& n : names) parts.push_back(&require(n + spec.suffix));
     for (const TensorInfo* t : parts) check_part(*t, spec, static_cast<int64_t>(parts.size()));
-    if (mode_ == BindMode::shapes) return {reinterpret_cast<const float*>(kNowhere), shape};
+    if (mode_ == BindMode::shapes) {
+      report_->converted_bytes += shape.numel() * 4;
+      return {reinterpret_cast<const float*>(kNowhere), shape};
+    }
     float* out = static_cast<float*>(own(shape.numel() * 4));
     switch (spec.kind) {
       case WeightKind::vector:
