@@ -9,7 +9,8 @@
 
 namespace kdelta::kda_cpu {
 
-KDELTA_INLINE int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }  // a whole number of vectors of every instruction set
+// Whole vectors of every instruction set, in pairs (the chunk schedule packs two).
+KDELTA_INLINE int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
 KDELTA_INLINE int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Hands out 64-byte aligned pieces of one thread's scratch; with no memory behind it, it measures.
@@ -87,6 +88,32 @@ KDELTA_INLINE V log1p_unit(V y) {
   return p * s;
 }
 
+// exp(x) for x <= 0. With 512-bit vectors 2^r is a Taylor sum (|r| <= 1/2, error 5e-9) around vreduceps and vscalefps, half the
+// instructions of simd::exp; the error in x ln2 is relative to x, so slow gates lose nothing.
+template <class V>
+KDELTA_INLINE V exp_nonpositive(V x) {
+#if defined(__AVX512DQ__)
+  if constexpr (V::kLanes == 16) {
+    const V t = x * V::set1(1.44269504f);
+    const V y = V::max(V::set1(-160.0f), t);  // far below the smallest float, still finite; NaN stays
+    const V r = {_mm512_reduce_ps(y.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+    V p = V::set1(1.52527338e-5f);
+    for (float c : {1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f, 5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f})
+      p = V::fma(p, r, V::set1(c));
+    return {_mm512_scalef_ps(p.v, (y - r).v)};
+  }
+#endif
+  return simd::exp(x);
+}
+
+// 1/(1 + exp(-x)), by the smaller exponential so that neither end overflows.
+template <class V>
+KDELTA_INLINE V unit_sigmoid(V x) {
+  const V e = exp_nonpositive(V::zero() - x.abs());
+  const V r = V::set1(1.0f) / (V::set1(1.0f) + e);
+  return V::select_gt(V::zero(), x, e * r, r);
+}
+
 // x: the raw gate, replaced by exp(g).
 template <class V>
 KDELTA_INLINE void activate_gate(const KdaArgs& a, int64_t h, float A, int64_t K, int64_t Kp, float* x) {
@@ -100,12 +127,12 @@ KDELTA_INLINE void activate_gate(const KdaArgs& a, int64_t h, float A, int64_t K
     const V z = V::load(x + d) + (left >= V::kLanes ? V::load(bias + d) : V::load_n(bias + d, left));
     V g;
     if (a.gate_kind == KdaGate::bounded) {
-      g = V::set1(a.lower_bound) * simd::sigmoid(V::set1(A) * z);
+      g = V::set1(a.lower_bound) * unit_sigmoid(V::set1(A) * z);
     } else {
-      const V tail = log1p_unit(simd::exp(V::zero() - z.abs()));
+      const V tail = log1p_unit(exp_nonpositive(V::zero() - z.abs()));
       g = V::set1(-A) * (V::max(V::zero(), z) + tail);  // max keeps a NaN in its second operand
     }
-    const V e = simd::exp(g);
+    const V e = exp_nonpositive(g);
     if (left >= V::kLanes) e.store(x + d);
     else V::zero().store(x + d), e.store_n(x + d, left);  // the padding must not keep exp(g(0))
   }
@@ -122,12 +149,22 @@ KDELTA_INLINE float scalar(const AnyConstView& x, int64_t t, int64_t h) {
   return x.dtype == DType::f32 ? x.at<const float>(t)[h] : to_float(x.at<const bf16>(t)[h]);
 }
 
+// Token strides are too long for the hardware's prefetchers (H rows of K); without this half of a prefill waited for its inputs.
+inline constexpr int64_t kPrefetchTokens = 8;
+KDELTA_INLINE void prefetch_row(const AnyConstView& x, int64_t t, int64_t h) {
+  const int64_t bytes = x.dtype == DType::f32 ? 4 : 2;
+  const char* p = static_cast<const char*>(x.data) + (t * x.stride[0] + h * x.stride[1]) * bytes;
+  for (int64_t b = 0; b < x.dim(2) * bytes; b += 64) __builtin_prefetch(p + b);
+}
+
 // Tokens [t, t + count) of the call; count <= 64.
 template <class V>
 void prepare(const KdaArgs& a, const Task& task, int64_t t, int64_t count, Tokens& x) {
   const float A = std::exp(*a.a_log.at(task.h));
   for (int64_t i = 0; i < count; ++i) {
     float *q = x.q + i * x.Kp, *k = x.k + i * x.Kp, *decay = x.decay + i * x.Kp;
+    if (t + i + kPrefetchTokens < a.q.dim(0))
+      for (const AnyConstView* input : {&a.q, &a.k, &a.v, &a.gate}) prefetch_row(*input, t + i + kPrefetchTokens, task.h);
     widen<V>(a.q, t + i, task.h, 0, x.K, x.Kp, q);
     widen<V>(a.k, t + i, task.h, 0, x.K, x.Kp, k);
     widen<V>(a.gate, t + i, task.h, 0, x.K, x.Kp, decay);
@@ -148,6 +185,17 @@ void write_out(const KdaArgs& a, const Task& task, int64_t t, int64_t count, con
     if (a.out.dtype == DType::f32) narrow_row<V>(x.out + i * x.Vp, width, a.out.at<float>(t + i, task.h) + task.v_begin);
     else narrow_row<V>(x.out + i * x.Vp, width, a.out.at<bf16>(t + i, task.h) + task.v_begin);
   }
+}
+
+// A state that lives on in fp32 takes the pool's rounding where a cut would give it.
+template <class V, class S>
+KDELTA_INLINE void round_to_pool(float* x, int64_t n) {
+  if constexpr (sizeof(S) == 2)
+    for (int64_t i = 0; i < n; i += V::kLanes) {
+      S rounded[V::kLanes];
+      V::load(x + i).store(rounded);
+      V::load(rounded).store(x + i);
+    }
 }
 
 // Row v_begin of one head's state in one slot.

@@ -18,11 +18,11 @@ struct Scan {
   }
 };
 
-// A thread runs one schedule at a time, so the two share their bytes.
-template <class Prefill>
+// Of one thread, for the larger of its prefill and its step schedule.
+template <class PrefillScratch>
 KDELTA_INLINE int64_t thread_bytes(int64_t K, int64_t V) {
   Carver prefill, step;
-  typename Prefill::Scratch{}.carve(prefill, K, V);
+  PrefillScratch{}.carve(prefill, K, V);
   StepScratch{}.carve(step, K, V);
   return prefill.used > step.used ? prefill.used : step.used;
 }
@@ -62,7 +62,7 @@ void run_task(const KdaArgs& a, const Task& task, char* scratch) {
 
 template <class Vec, class Prefill, class S>
 void run_all(const Exec& ex, const KdaArgs& a, const KdaDesc& d, void* scratch) {
-  const int64_t live = a.seq.n_prefill + a.seq.n_decode, heads = live * d.H, bytes = thread_bytes<Prefill>(d.K, d.V);
+  const int64_t live = a.seq.n_prefill + a.seq.n_decode, heads = live * d.H, bytes = thread_bytes<typename Prefill::Scratch>(d.K, d.V);
   // With fewer heads than threads a head's value channels are split; 64 at least, or preparing the tokens outweighs the rest.
   int64_t split = heads == 0 ? 1 : (ex.threads->size() + heads - 1) / heads;
   const int64_t most = (d.V + 63) / 64;

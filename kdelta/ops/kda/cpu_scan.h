@@ -77,14 +77,15 @@ struct Pending {
 template <class V>
 KDELTA_INLINE void scan_token(const Tokens& x, int64_t i, int64_t column, float* panel, Pending<V>& last) {
   constexpr int64_t NV = ScanShape<V>::kVectors, L = V::kLanes, W = ScanShape<V>::kWidth;
-  const float *q = x.q + i * x.Kp, *k = x.k + i * x.Kp, *decay = x.decay + i * x.Kp;
-  V m[NV], n[NV];
-  for (int64_t j = 0; j < NV; ++j) m[j] = n[j] = V::zero();
-  for (int64_t d = 0; d < x.K; ++d) {
-    const V kp = V::set1(last.k[d]), dv = V::set1(decay[d]), kv = V::set1(k[d]), qv = V::set1(q[d]);
+  const float *q = x.q + i * x.Kp, *k = x.k + i * x.Kp, *decay = x.decay + i * x.Kp, *k_last = last.k;
+  const int64_t K = x.K;  // locals: the compiler must assume that a store to the panel changes what pointers reach
+  V m[NV], n[NV], u[NV];
+  for (int64_t j = 0; j < NV; ++j) m[j] = n[j] = V::zero(), u[j] = last.u[j];
+  for (int64_t d = 0; d < K; ++d) {
+    const V kp = V::set1(k_last[d]), dv = V::set1(decay[d]), kv = V::set1(k[d]), qv = V::set1(q[d]);
     for (int64_t j = 0; j < NV; ++j) {
       float* p = panel + d * W + j * L;
-      const V s = V::fma(kp, last.u[j], V::load(p)) * dv;
+      const V s = V::fma(kp, u[j], V::load(p)) * dv;
       s.store(p);
       m[j] = V::fma(s, kv, m[j]);
       n[j] = V::fma(s, qv, n[j]);
@@ -128,6 +129,7 @@ KDELTA_INLINE void scan_panel(const KdaArgs& a, const Task& task, int64_t first,
     });
   }
   apply_pending<V>(w.tokens, last, panel, panel);
+  round_to_pool<V, S>(panel, w.tokens.Kp * W);
 }
 
 template <class V, class S>

@@ -42,7 +42,8 @@ struct KdaArgs {
 // fresh) and writes column 0 (prefill) or column i after its i-th token (decode). Length 0 touches nothing; slot -1 writes zeros
 // to its rows of out and touches no state. Slot 0 is never read or written. A snapshot (n, i, s) stores the state after the
 // first i tokens of prefill sequence n in slot s. A decode row continues from the state it stored, rounded to the pool's dtype:
-// verifying len tokens has the bits of len single steps. A prefill rounds once, when it stores.
+// verifying len tokens has the bits of len single steps. A prefill rounds its state to the pool's dtype after
+// every 64 tokens and at its end, so a prefill cut at a multiple of 64 has the bits of the whole.
 // Throws Error(invalid_argument) naming the argument for wrong shapes, dtypes, strides, lower_bound outside [-5, 0), and for the
 // faults that validate_sequences lists, before anything is written. f16 inputs, more value than key heads and negative
 // eigenvalues (beta doubled) are refused by shape or dtype.

@@ -1,5 +1,5 @@
-// The definition of kda: the recurrence token by token in fp64. The state is rounded where it is stored: after each decode token
-// (a verification continues from what it stored, like that many single steps), at the end of a prefill and in its snapshots.
+// The definition of kda: the recurrence token by token in fp64. The state is rounded to the pool's dtype after each decode token
+// (a verification continues from what it stored, like that many single steps) and after each 64 tokens of a prefill.
 #include <cmath>
 #include <vector>
 
@@ -65,6 +65,12 @@ class Head {
   void store(int64_t slot) const {
     for (int64_t i = 0; i < K_ * V_; ++i) put(a_.state, slot * a_.state.stride[0] + h_ * V_ * K_ + i, s_[static_cast<size_t>(i)]);
   }
+  void round_to_pool() {
+    for (double& s : s_) {
+      const float f = static_cast<float>(s);
+      s = a_.state.dtype == DType::f32 ? f : to_float(to_bf16(f));
+    }
+  }
   void token(int64_t t) {
     const Vector q = key(a_, a_.q, t, h_, static_cast<double>(a_.scale)), k = key(a_, a_.k, t, h_, 1), d = decay(a_, t, h_);
     const double b = element(a_.beta, t, h_), beta = a_.beta_kind == KdaBeta::raw ? sigmoid(b) : b;
@@ -92,10 +98,8 @@ void sequence(const KdaArgs& a, int64_t n, int64_t h) {
   if (s.fresh.data[n] == 0) head.load(*s.slot.at(n, s.accepted.data[n] - 1));
   for (int64_t i = 0; i < len; ++i) {
     head.token(begin + i);
-    if (!prefill) {
-      head.store(*s.slot.at(n, i));
-      head.load(*s.slot.at(n, i));
-    }
+    if (!prefill || (i + 1) % kKdaChunk == 0) head.round_to_pool();
+    if (!prefill) head.store(*s.slot.at(n, i));
     for (int64_t x = 0; prefill && !s.snapshot.null() && x < s.snapshot.dim(0); ++x)
       if (*s.snapshot.at(x, 2) != -1 && *s.snapshot.at(x, 0) == n && *s.snapshot.at(x, 1) == i + 1) head.store(*s.snapshot.at(x, 2));
   }

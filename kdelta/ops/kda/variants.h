@@ -15,8 +15,10 @@ struct KdaDesc {
 using KdaVariant = Variant<KdaArgs, KdaDesc>;
 std::span<const KdaVariant> kda_variants();
 
-// Scratch of the fp32 schedules, all threads together.
+// Scratch of all threads together.
 int64_t kda_scan_scratch(const KdaDesc& d);
+int64_t kda_chunk_scratch(const KdaDesc& d);
+const char* kda_refuse_f32(const KdaDesc& d);
 
 #define KDELTA_VARIANT(name, isa, refuse, scratch) void kda_##name(const Exec&, const KdaArgs&, const KdaDesc&, void*);
 #include "kdelta/ops/kda/variants.inc"
