@@ -1,5 +1,5 @@
 // Elementary functions over the vector types of simd.h. Each covers every float: infinities and denormals as in <cmath>, NaN stays NaN.
-// Worst error in ulp against fp64, over all floats: see the table in test_simd.cc, which holds them to it.
+// Worst error against fp64 over every 31st float, in ulp: exp 1.01, sigmoid 2.44, silu 2.33, tanh 1.51 (test_simd.cc holds them to it).
 #pragma once
 
 #include "kdelta/ops/common/cpu/simd.h"

@@ -3,8 +3,9 @@
 //
 // MX scales are applied as integers: tables hold each element times 2^(kTop - 127), the largest exponent that stays finite, and
 // kTop - code is subtracted from the exponent field with saturation, so zero stays zero (-0 becomes +0: no sum of products can
-// tell). That is exact while every nonzero weight is a normal bf16 number: scale codes kLow..kTop. A row with any other code
-// (2^-127, NaN, ...) is computed by the fp32 path instead; whether it is depends on the row alone.
+// tell). That is exact while every nonzero weight is a normal bf16 number. vdpbf16ps and AMX also flush products below 2^-126, so
+// the lowest code served is 2^-63: exact for |x| above 2^-47. A row with a code outside kLow..kTop (2^-127, NaN, ...) is computed
+// by the fp32 path instead; whether it is depends on the row alone.
 #pragma once
 
 #include <immintrin.h>
@@ -24,7 +25,7 @@ struct Bf16Words {
 
 struct Fp4Words {
   static constexpr bool kScaled = true;
-  static constexpr int kPairs = 4, kLow = 2, kTop = 252;
+  static constexpr int kPairs = 4, kLow = 64, kTop = 252;
 
   // Words selected by the low five bits of an index: the table twice, because bit 4 belongs to the neighbour.
   static KDELTA_INLINE __m512i table() {
@@ -87,8 +88,8 @@ struct Fp8Words {
   static KDELTA_INLINE __m512i load(int entry) { return _mm512_load_si512(kTable.data() + entry); }
 };
 // E4M3FN: 2^-9 to 448, 0x7f is NaN. E5M2: 2^-16 to 57344, 0x7c is infinity, above it NaN.
-using E4m3Words = Fp8Words<4, 10, 246, 0x7f>;
-using E5m2Words = Fp8Words<5, 17, 239, 0x7c>;
+using E4m3Words = Fp8Words<4, 64, 246, 0x7f>;
+using E5m2Words = Fp8Words<5, 64, 239, 0x7c>;
 
 // f(words type) for the format of w. f32 weights have no such form: their kernels are refused before.
 template <class F>
