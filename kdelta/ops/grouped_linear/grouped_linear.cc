@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kdelta/ops/common/cpu/pack_sizes.h"
 #include "kdelta/ops/grouped_linear/cpu_kernel.h"
 #include "kdelta/ops/grouped_linear/variants.h"
 
@@ -63,8 +64,16 @@ void zero_rest(const GroupedLinearArgs& a) {
 
 std::span<const GroupedLinearVariant> grouped_linear_variants() { return kVariants; }
 
+const char* grouped_linear_refuse_f32(const GroupedLinearDesc& d) {
+  if (d.x != DType::bf16) return "x is f32: products and sums stay fp32";
+  return d.w == DType::f32 ? "w is f32" : nullptr;
+}
+
 int64_t grouped_linear_f32_scratch(const GroupedLinearDesc& d) {
   return expert_list_bytes(d.E) + d.target.threads * dot_scratch_bytes(d.w, d.K);
+}
+int64_t grouped_linear_pack_scratch(const GroupedLinearDesc& d) {
+  return expert_list_bytes(d.E) + d.target.threads * pack_scratch_bytes(d.K);
 }
 
 Cost grouped_linear_cost(const GroupedLinearArgs& a) {

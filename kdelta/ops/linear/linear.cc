@@ -1,6 +1,7 @@
 #include "kdelta/ops/linear/linear.h"
 
 #include "kdelta/ops/common/cpu/dot.h"
+#include "kdelta/ops/common/cpu/pack_sizes.h"
 #include "kdelta/ops/linear/variants.h"
 
 namespace kdelta {
@@ -28,7 +29,13 @@ void check(const LinearArgs& a) {
 
 std::span<const LinearVariant> linear_variants() { return kVariants; }
 
+const char* linear_refuse_f32(const LinearDesc& d) {
+  if (d.x != DType::bf16) return "x is f32: products and sums stay fp32";
+  return d.w == DType::f32 ? "w is f32" : nullptr;
+}
+
 int64_t linear_f32_scratch(const LinearDesc& d) { return d.target.threads * dot_scratch_bytes(d.w, d.K); }
+int64_t linear_pack_scratch(const LinearDesc& d) { return d.target.threads * pack_scratch_bytes(d.K); }
 
 Cost linear_cost(const LinearArgs& a) {
   const auto T = static_cast<double>(a.x.dim(0)), K = static_cast<double>(a.w.cols), N = static_cast<double>(a.w.rows);
