@@ -118,13 +118,13 @@ class HeaderEvents final : public JsonEvents {
       if (!seen_[static_cast<size_t>(i)]) refuse(kFieldName[i], " is missing");
     if (offsets_.size() != 2) refuse("data_offsets: ", offsets_.size(), " numbers, expected begin and end");
     const int64_t begin = offsets_[0], end = offsets_[1];
-    const std::string span = str("data_offsets [", begin, ", ", end, "]");
-    if (end < begin) refuse(span, ": the end is before the begin");
-    if (end > data_bytes_) refuse(span, ", but the file holds ", data_bytes_, " bytes of data: truncated");
+    const auto span = [&] { return str("data_offsets [", begin, ", ", end, "]"); };
+    const auto type = [&] { return str(dtype_name(*dtype_), " ", shape_text(shape_)); };
+    if (end < begin) refuse(span(), ": the end is before the begin");
+    if (end > data_bytes_) refuse(span(), ", but the file holds ", data_bytes_, " bytes of data: truncated");
     int64_t bytes = 0;
-    const std::string type = str(dtype_name(*dtype_), " ", shape_text(shape_));
-    if (!tensor_bytes(*dtype_, shape_, &bytes)) refuse(type, " has no size: more than 64 bits or no whole number of bytes");
-    if (end - begin != bytes) refuse(span, " are ", end - begin, " bytes, but ", type, " takes ", bytes);
+    if (!tensor_bytes(*dtype_, shape_, &bytes)) refuse(type(), " has no size: more than 64 bits or no whole number of bytes");
+    if (end - begin != bytes) refuse(span(), " are ", end - begin, " bytes, but ", type(), " takes ", bytes);
     tensors_.push_back({std::move(name_), *dtype_, shape_, data_begin_ + begin, bytes, 0});
   }
 
