@@ -5,6 +5,7 @@ if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang OR NOT KDELTA_SANITIZE MATCHES fuzzer
   message(FATAL_ERROR "KDELTA_BUILD_FUZZERS needs clang and KDELTA_SANITIZE=fuzzer-no-link,address,undefined; found "
                       "${CMAKE_CXX_COMPILER_ID} and '${KDELTA_SANITIZE}'")
 endif()
+add_custom_target(kdelta_fuzzers)  # all of them
 function(kdelta_add_fuzzers library)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/fuzz_*.cc)
   foreach(source ${sources})
@@ -12,5 +13,6 @@ function(kdelta_add_fuzzers library)
     add_executable(${name} ${source})
     target_link_libraries(${name} PRIVATE ${library})
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    add_dependencies(kdelta_fuzzers ${name})
   endforeach()
 endfunction()

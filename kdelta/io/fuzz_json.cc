@@ -27,9 +27,9 @@ void walk(const JsonReader& reader) {
     attempt([&] {
       for (const JsonReader& item : reader.get<std::vector<JsonReader>>(key)) walk(item);
     });
-    reader.unread();
-    reader.raw(key);
   }
+  reader.unread();
+  for (const std::string& key : reader.keys()) reader.raw(key);
   KDELTA_CHECK(reader.unread().empty());
 }
 
