@@ -35,6 +35,15 @@ struct RunOptions {
 };
 int run(const RunOptions& options);
 
+struct ChatFlags {
+  LoadOptions load;
+  SamplingFlags sampling;
+  std::optional<std::string> prompt;  // one answer, no conversation
+  std::string system, effort, tools;  // tools: a JSON file
+  bool no_think = false, json = false, quiet = false;
+};
+int chat(const ChatFlags& options);
+
 struct InspectOptions {
   LoadOptions load;
   bool tensors = false, ops = false, json = false;
@@ -73,5 +82,6 @@ int logits(const LogitsFlags& options);
 
 // Ctrl-C: set by the signal handler that main() installs.
 extern std::atomic<bool> interrupted;
+extern "C" void interrupt_handler(int);
 
 }  // namespace kdelta::cli

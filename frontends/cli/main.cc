@@ -10,12 +10,12 @@ namespace kdelta::cli {
 
 std::atomic<bool> interrupted{false};
 
-namespace {
-
 // First Ctrl-C asks the command to stop, the second ends the process at once.
-extern "C" void on_interrupt(int) {
+extern "C" void interrupt_handler(int) {
   if (interrupted.exchange(true)) std::_Exit(kExitInterrupted);
 }
+
+namespace {
 
 // Every flag is also an environment variable: --max-tokens is KDELTA_ARG_MAX_TOKENS.
 void name_environment(CLI::App& command) {
@@ -71,6 +71,7 @@ class Program {
     app_.set_version_flag("--version", "kdelta " + version());
     app_.failure_message(CLI::FailureMessage::help);
     add_run();
+    add_chat();
     add_inspect();
     add_tokenize();
     add_perplexity();
@@ -112,6 +113,19 @@ class Program {
     c.add_flag("--echo", run_.echo, "Print the prompt as well");
     c.add_flag("--json", run_.json, "One JSON object in place of text");
     c.add_flag("-q,--quiet", run_.quiet, "Nothing on stderr but errors");
+  }
+
+  void add_chat() {
+    CLI::App& c = command("chat", "A conversation in the model's own chat format", [this] { return chat(chat_); });
+    add_load(c, chat_.load);
+    add_sampling(c, chat_.sampling);
+    add_optional(c, "-p,--prompt", chat_.prompt, "One question, one answer");
+    c.add_option("--system,--system-prompt", chat_.system, "System message");
+    c.add_option("--effort,--thinking-effort", chat_.effort, "low, medium, high, max");
+    c.add_option("--tools", chat_.tools, "JSON file with tools as in the OpenAI API; you type their results")->check(CLI::ExistingFile);
+    c.add_flag("--no-think", chat_.no_think, "Answers without a thinking part");
+    c.add_flag("--json", chat_.json, "With --prompt: one JSON object");
+    c.add_flag("-q,--quiet", chat_.quiet, "Nothing on stderr but errors");
   }
 
   void add_inspect() {
@@ -166,6 +180,7 @@ class Program {
   CLI::App app_{"kdelta: runs Kimi K3 and Kimi-Linear models"};
   std::function<int()> command_;
   RunOptions run_;
+  ChatFlags chat_;
   InspectOptions inspect_;
   TokenizeOptions tokenize_;
   PerplexityOptions perplexity_;
@@ -177,7 +192,7 @@ class Program {
 }  // namespace kdelta::cli
 
 int main(int argc, char** argv) {
-  std::signal(SIGINT, kdelta::cli::on_interrupt);
+  std::signal(SIGINT, kdelta::cli::interrupt_handler);
   kdelta::cli::Program program;
   return program.main(argc, argv);
 }

@@ -72,6 +72,34 @@ struct Generation {
 // New tokens and the text they complete (valid UTF-8, may be empty).
 using OnDelta = std::function<void(const std::string& text, const std::vector<int32_t>& tokens)>;
 
+struct ChatToolCall {
+  std::string id, name;
+  std::string arguments;  // text of a JSON object
+};
+
+struct ChatMessage {
+  std::string role;  // system, user, assistant, tool
+  std::string content;
+  std::string name = "";       // of the speaker; of a tool result: the tool
+  std::string reasoning = "";  // assistant
+  std::vector<ChatToolCall> calls = {};
+  std::string call_id = "";    // tool result
+};
+
+struct ChatSettings {
+  bool thinking = true;
+  std::string effort;      // K3: low, medium, high, max; empty: nothing is said
+  std::string tools_json;  // text of a JSON array of tools as in the OpenAI API; empty: none
+};
+
+struct ChatReply {
+  std::string reasoning, content;
+  std::vector<ChatToolCall> calls;
+  Generation generation;
+};
+
+using OnChatDelta = std::function<void(const std::string& reasoning, const std::string& content)>;
+
 struct LogitsOptions {
   std::string out;               // safetensors file
   int64_t chunk = 0;             // tokens per piece, 0: the engine's own cuts
@@ -138,6 +166,13 @@ class Engine {
 
   // Continues `prompt`. on_delta may be empty.
   Generation generate(const std::vector<int32_t>& prompt, const GenerateOptions& options, const OnDelta& on_delta = {});
+
+  // The ids of a conversation in the model's own chat format, ending where the assistant's answer begins. Text of messages can
+  // never become a control token.
+  std::vector<int32_t> chat_prompt(const std::vector<ChatMessage>& messages, const ChatSettings& settings) const;
+  // Generates the assistant's next message and takes it apart. Stop strings are refused: an answer has structure.
+  ChatReply chat(const std::vector<ChatMessage>& messages, const ChatSettings& settings, const GenerateOptions& options,
+                 const OnChatDelta& on_delta = {});
 
   // Logits of every position [T, vocabulary] and what `dump` names, written as safetensors with the tensor names of the goldens.
   // Needs all_logits.

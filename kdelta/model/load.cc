@@ -17,6 +17,14 @@ std::string find_prefix(const Checkpoint& checkpoint, const ModelConfig& config)
   fail(ErrorCode::bad_file, checkpoint.directory(), ": tensor ", config.weight_prefix, probe, ": missing");
 }
 
+// One line: many fields of a release's config say nothing about the computation.
+void note_fields(LoadedModel& m) {
+  if (m.config.ignored.empty()) return;
+  std::string fields;
+  for (const std::string& field : m.config.ignored) fields += (fields.empty() ? "" : ", ") + field;
+  m.notes.push_back("config fields not used: " + fields);
+}
+
 void note_unused(LoadedModel& m) {
   int64_t vision = 0;
   for (const std::string& name : m.report.unused) {
@@ -31,7 +39,7 @@ void note_unused(LoadedModel& m) {
 LoadedModel load_model(const std::string& directory, LoadFormat format) {
   LoadedModel m;
   m.config = read_config(directory);
-  for (const std::string& field : m.config.ignored) m.notes.push_back("config field " + field + " is not used");
+  note_fields(m);
   if (format != LoadFormat::dummy) {
     m.checkpoint = Checkpoint::open(directory);
     for (const std::string& note : m.checkpoint->notes()) m.notes.push_back(note);

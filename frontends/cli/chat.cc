@@ -1,0 +1,175 @@
+// kdelta chat: a conversation. The answer goes to stdout; thinking, prompts and numbers go to stderr.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+
+#include "frontends/cli/commands.h"
+#include "frontends/cli/line_input.h"
+#include "frontends/cli/sampling.h"
+#include "frontends/cli/terminal.h"
+
+namespace kdelta::cli {
+namespace {
+
+constexpr const char* kHelp =
+    "/help            this list\n"
+    "/reset           forget the conversation\n"
+    "/system TEXT     start again with this system message\n"
+    "/think on|off    whether answers begin with a thinking part\n"
+    "/save FILE       write the conversation as JSON lines\n"
+    "/stats           tokens and speed of the last answer\n"
+    "/exit            leave (also Ctrl-D)\n"
+    "A line ending in \\ goes on in the next. Ctrl-C stops an answer.\n";
+
+std::string history_path() {
+  const char* home = std::getenv("HOME");
+  return home == nullptr ? "" : std::string(home) + "/.kdelta_history";
+}
+
+class Session {
+ public:
+  explicit Session(const ChatFlags& o) : o_(o), engine_(load_engine(o.load, o.quiet)) {
+    settings_.thinking = !o.no_think;
+    settings_.effort = o.effort;
+    if (!o.tools.empty()) settings_.tools_json = read_text(o.tools);
+    reset();
+  }
+
+  int once(const std::string& text) {
+    messages_.push_back({.role = "user", .content = text});
+    const ChatReply reply = answer();
+    if (o_.json) print_json(reply);
+    return reply.generation.finish_reason == "cancelled" ? kExitInterrupted : 0;
+  }
+
+  int interactive() {
+    LineInput input(history_path());
+    if (isatty(STDIN_FILENO) != 0) fmt::print(stderr, "\n/help lists the commands.\n");
+    for (;;) {
+      // At the prompt Ctrl-C leaves; during an answer it only stops the answer.
+      std::signal(SIGINT, SIG_DFL);
+      const auto line = input.read("> ");
+      if (!line || *line == "/exit") return 0;
+      if (line->empty()) continue;
+      try {
+        if (line->front() == '/') command(*line);
+        else turn(*line, input);
+      } catch (const std::exception& e) {
+        fmt::print(stderr, "kdelta: {}\n", e.what());
+      }
+    }
+  }
+
+ private:
+  void reset() {
+    messages_.clear();
+    if (!o_.system.empty()) messages_.push_back({.role = "system", .content = o_.system});
+  }
+
+  void turn(const std::string& text, LineInput& input) {
+    messages_.push_back({.role = "user", .content = text});
+    const size_t before = messages_.size() - 1;
+    try {
+      for (ChatReply reply = answer(); !reply.calls.empty(); reply = answer()) {
+        for (const ChatToolCall& call : reply.calls) {
+          fmt::print(stderr, "[the model calls {}({})]\n", call.name, call.arguments);
+          const auto result = input.read("result> ");
+          messages_.push_back({.role = "tool", .content = result.value_or(""), .name = call.name, .call_id = call.id});
+        }
+      }
+    } catch (...) {
+      messages_.resize(before);  // a failed turn leaves the conversation as it was
+      throw;
+    }
+  }
+
+  ChatReply answer() {
+    interrupted = false;
+    std::signal(SIGINT, interrupt_handler);
+    GenerateOptions options = generate_options(engine_, o_.sampling);
+    options.cancel = &interrupted;
+    ProgressBar bar("prefill");
+    options.prefill_progress = [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); };
+    const bool color = isatty(STDERR_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+    bool thinking = false;
+    const ChatReply reply = engine_.chat(messages_, settings_, options, [&](const std::string& reasoning, const std::string& content) {
+      if (!reasoning.empty() && !o_.quiet) {
+        if (color && !thinking) fmt::print(stderr, "\033[2m");
+        thinking = true;
+        fmt::print(stderr, "{}", reasoning);
+      }
+      if (content.empty()) return;
+      if (thinking) std::fputs(color ? "\033[0m\n" : "\n", stderr), thinking = false;
+      if (!o_.json) fmt::print("{}", content), std::fflush(stdout);
+    });
+    if (thinking) std::fputs(color ? "\033[0m\n" : "\n", stderr);
+    if (!o_.json && !reply.content.empty()) fmt::print("\n");
+    std::fflush(stdout);
+    last_ = reply.generation;
+    std::vector<ChatToolCall> calls = reply.calls;
+    for (size_t i = 0; i < calls.size(); ++i)
+      if (calls[i].id.empty()) calls[i].id = fmt::format("call_{}_{}", messages_.size(), i + 1);
+    messages_.push_back({.role = "assistant", .content = reply.content, .reasoning = reply.reasoning, .calls = calls});
+    ChatReply out = reply;
+    out.calls = calls;
+    return out;
+  }
+
+  void command(const std::string& line) {
+    const size_t space = line.find(' ');
+    const std::string name = line.substr(0, space), rest = space == std::string::npos ? "" : line.substr(space + 1);
+    if (name == "/help") fmt::print(stderr, "{}", kHelp);
+    else if (name == "/reset") reset();
+    else if (name == "/system") messages_ = {{.role = "system", .content = rest}};
+    else if (name == "/think") set_thinking(rest);
+    else if (name == "/save") save(rest);
+    else if (name == "/stats") stats();
+    else fmt::print(stderr, "{}: unknown; /help lists the commands\n", name);
+  }
+
+  void set_thinking(const std::string& value) {
+    if (value != "on" && value != "off") throw std::runtime_error("/think: '" + value + "', accepted: on, off");
+    settings_.thinking = value == "on";
+  }
+
+  void save(const std::string& path) const {
+    std::ofstream out(path);
+    for (const ChatMessage& m : messages_)
+      out << fmt::format("{{\"role\":{},\"content\":{},\"reasoning\":{}}}\n", quoted(m.role), quoted(m.content), quoted(m.reasoning));
+    if (!out.flush()) throw std::runtime_error("/save: cannot write '" + path + "'");
+  }
+
+  void stats() const {
+    const auto rate = [](size_t n, double s) { return s > 0 ? static_cast<double>(n) / s : 0; };
+    fmt::print(stderr, "prompt {} tokens in {:.2f} s, answer {} tokens, {:.1f} tokens/s, ended by {}\n", last_.prompt_tokens, last_.prefill_seconds,
+               last_.tokens.size(), rate(last_.tokens.size(), last_.decode_seconds), last_.finish_reason);
+  }
+
+  static void print_json(const ChatReply& r) {
+    fmt::print("{{\"content\":{},\"reasoning\":{},\"tool_calls\":[", quoted(r.content), quoted(r.reasoning));
+    for (size_t i = 0; i < r.calls.size(); ++i)
+      fmt::print("{}{{\"name\":{},\"arguments\":{}}}", i == 0 ? "" : ",", quoted(r.calls[i].name), r.calls[i].arguments);
+    fmt::print("],\"finish_reason\":\"{}\",\"prompt_tokens\":{},\"completion_tokens\":{}}}\n", r.generation.finish_reason, r.generation.prompt_tokens,
+               r.generation.tokens.size());
+  }
+
+  const ChatFlags& o_;
+  Engine engine_;
+  ChatSettings settings_;
+  std::vector<ChatMessage> messages_;
+  Generation last_;
+};
+
+}  // namespace
+
+int chat(const ChatFlags& o) {
+  Session session(o);
+  return o.prompt ? session.once(*o.prompt) : session.interactive();
+}
+
+}  // namespace kdelta::cli

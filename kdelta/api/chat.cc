@@ -1,0 +1,77 @@
+// Engine::chat: conversations in the model's own format.
+#include "kdelta/api/engine_impl.h"
+#include "kdelta/core/check.h"
+#include "kdelta/io/chat.h"
+#include "kdelta/io/xtml.h"
+
+namespace kdelta {
+namespace {
+
+Role parse_role(const std::string& role) {
+  if (role == "system") return Role::system;
+  if (role == "user") return Role::user;
+  if (role == "assistant") return Role::assistant;
+  if (role == "tool") return Role::tool;
+  fail(ErrorCode::invalid_argument, "role: '", role, "', accepted: system, user, assistant, tool");
+}
+
+Message message_of(const ChatMessage& m) {
+  Message out{.role = parse_role(m.role), .name = m.name, .content = m.content, .reasoning = m.reasoning, .calls = {}, .call_id = m.call_id, .tools = {}};
+  for (const ChatToolCall& c : m.calls) out.calls.push_back({c.id, c.name, c.arguments});
+  return out;
+}
+
+ChatOptions options_of(const ChatSettings& s) {
+  ChatOptions o{.thinking = s.thinking, .effort = s.effort};
+  if (!s.tools_json.empty()) o.tools = parse_json(s.tools_json, {.name = "tools", .code = ErrorCode::invalid_argument});
+  return o;
+}
+
+// Takes an answer apart as it comes: by its tags in the K3 format; otherwise all of it is content.
+class AnswerReader {
+ public:
+  AnswerReader(const Tokenizer& tokenizer, ChatFormat format, bool thinking) {
+    if (format == ChatFormat::xtml) parser_.emplace(tokenizer, thinking);
+  }
+  AnswerDelta feed(const std::string& text, const std::vector<int32_t>& tokens) {
+    AnswerDelta delta;
+    if (!parser_) delta.content = text;
+    else
+      for (int32_t id : tokens) delta.append(parser_->feed(id));
+    return delta;
+  }
+  AnswerDelta finish() { return parser_ ? parser_->finish() : AnswerDelta{}; }
+
+ private:
+  std::optional<XtmlParser> parser_;
+};
+
+}  // namespace
+
+std::vector<int32_t> Engine::chat_prompt(const std::vector<ChatMessage>& messages, const ChatSettings& settings) const {
+  std::vector<Message> converted;
+  for (const ChatMessage& m : messages) converted.push_back(message_of(m));
+  return ChatEncoder(impl_->text()).encode(converted, options_of(settings));
+}
+
+ChatReply Engine::chat(const std::vector<ChatMessage>& messages, const ChatSettings& settings, const GenerateOptions& options,
+                       const OnChatDelta& on_delta) {
+  if (!options.stop.empty()) fail(ErrorCode::invalid_argument, "stop: stop strings do not go with chat(), whose answers have structure");
+  const ChatEncoder encoder(impl_->text());
+  GenerateOptions with_stops = options;
+  if (!options.ignore_eos) with_stops.stop_ids.insert(with_stops.stop_ids.end(), encoder.stop_ids().begin(), encoder.stop_ids().end());
+  AnswerReader reader(impl_->text(), encoder.format(), settings.thinking);
+  ChatReply reply;
+  const auto take = [&](const AnswerDelta& d) {
+    reply.reasoning += d.reasoning;
+    reply.content += d.content;
+    for (const ToolCall& c : d.calls) reply.calls.push_back({c.id, c.name, c.arguments});
+    if (on_delta && !(d.reasoning.empty() && d.content.empty())) on_delta(d.reasoning, d.content);
+  };
+  reply.generation = generate(chat_prompt(messages, settings), with_stops,
+                              [&](const std::string& text, const std::vector<int32_t>& tokens) { take(reader.feed(text, tokens)); });
+  take(reader.finish());
+  return reply;
+}
+
+}  // namespace kdelta
