@@ -70,8 +70,14 @@ class Run {
     kda_cpu::prepare<V>(a_, task_, begin_ + first, count, x_);
     pad_tokens(x_, count, blocks * C);
     for (int64_t b = 0; b < blocks; ++b) prepare_block<Operand>(x_, b * C, w_, w_.block[b]);
+    // The next chunk's inputs travel while this one computes.
+    const int64_t share = (kKdaChunk * W + kBlocks * width_ - 1) / (kBlocks * width_);
+    int64_t ahead = begin_ + first + kKdaChunk;
     for (int64_t c = 0; c < width_; c += W) {
-      for (int64_t b = 0; b < blocks; ++b) block(w_.block[b], w_.panel(c), first, b * C, c);
+      for (int64_t b = 0; b < blocks; ++b) {
+        block(w_.block[b], w_.panel(c), first, b * C, c);
+        for (int64_t i = 0; i < share; ++i) kda_cpu::prefetch_token(a_, ahead++, task_.h);
+      }
       if (sizeof(S) == 2) {
         kda_cpu::round_to_pool<V, S>(w_.panel(c).s, x_.Kp * W);
         pack_first_state<Operand>(w_.panel(c), x_.Kp);

@@ -120,10 +120,12 @@ KDELTA_INLINE void pack_state(const Panel& p, int64_t Kp, const V sum[2]) {
     inverse.store(p.s_scale + 16 * j);
     scale[j] = V::set1(1.0f) / inverse;
   }
+  const float* state = p.s;
+  uint32_t* packed = p.s16;
   for (int64_t g = 0; g < Kp; g += 32)
     for (int64_t m = 0; m < 16; ++m) {
-      const float* s = p.s + (g + Operand::channel(m)) * W;
-      uint32_t* out = p.s16 + (g / 2 + m) * W;
+      const float* s = state + (g + Operand::channel(m)) * W;
+      uint32_t* out = packed + (g / 2 + m) * W;
       for (int64_t j = 0; j < 2; ++j)
         _mm512_storeu_si512(out + 16 * j, Operand::pair(V::load(s + 16 * j), V::load(s + W + 16 * j), scale[j]));
     }
@@ -135,8 +137,10 @@ KDELTA_INLINE void times_state(const uint32_t* a, const Panel& p, int64_t Kp, F&
   typename Operand::Acc acc[R][2];
   for (int64_t r = 0; r < R; ++r) acc[r][0] = acc[r][1] = Operand::zero();
   const int64_t pairs = Kp / 2;
+  const uint32_t* state = p.s16;
+  const V s_scale[2] = {V::load(p.s_scale), V::load(p.s_scale + 16)};
   for (int64_t m = 0; m < pairs; ++m) {
-    const __m512i s0 = _mm512_loadu_si512(p.s16 + m * W), s1 = _mm512_loadu_si512(p.s16 + m * W + 16);
+    const __m512i s0 = _mm512_loadu_si512(state + m * W), s1 = _mm512_loadu_si512(state + m * W + 16);
     for (int64_t r = 0; r < R; ++r) {
       const __m512i f = _mm512_set1_epi32(static_cast<int>(a[r * pairs + m]));
       acc[r][0] = Operand::dot(acc[r][0], f, s0);
@@ -144,7 +148,7 @@ KDELTA_INLINE void times_state(const uint32_t* a, const Panel& p, int64_t Kp, F&
     }
   }
   for (int64_t r = 0; r < R; ++r)
-    for (int64_t j = 0; j < 2; ++j) result(r, j, Operand::value(acc[r][j]) * V::load(p.s_scale + 16 * j));
+    for (int64_t j = 0; j < 2; ++j) result(r, j, Operand::value(acc[r][j]) * s_scale[j]);
 }
 
 // u = b (v - kd S) and out = qd S; rows of v and out are Vp apart.
@@ -198,6 +202,9 @@ KDELTA_INLINE void substitute(const Block& b, float* u, float* out, int64_t out_
 // S <- P_last S + kg^T U, then its 16-bit copy. The pairs of U stay in 16 registers while all channels pass.
 template <class Operand>
 KDELTA_INLINE void write_state(const Block& b, const float* u, const Panel& p, int64_t Kp) {
+  const uint32_t* kg = b.kg;  // locals: the compiler must assume that a store to the state changes the structs
+  const float *decay = b.decay, *kg_scale = b.kg_scale;
+  float* state = p.s;
   __m512i pairs[C / 2][2];
   V inverse[2], sum[2] = {V::zero(), V::zero()};
   for (int64_t j = 0; j < 2; ++j) {
@@ -214,14 +221,14 @@ KDELTA_INLINE void write_state(const Block& b, const float* u, const Panel& p, i
     for (int64_t r = 0; r < R; ++r) acc[r][0] = acc[r][1] = Operand::zero();
     for (int64_t i = 0; i < C / 2; ++i)
       for (int64_t r = 0; r < R; ++r) {
-        const __m512i f = _mm512_set1_epi32(static_cast<int>(b.kg[i * Kp + d + r]));
+        const __m512i f = _mm512_set1_epi32(static_cast<int>(kg[i * Kp + d + r]));
         for (int64_t j = 0; j < 2; ++j) acc[r][j] = Operand::dot(acc[r][j], f, pairs[i][j]);
       }
     for (int64_t r = 0; r < R; ++r) {
-      const V decay = V::set1(b.decay[d + r]), scale = V::set1(b.kg_scale[d + r]);
+      const V kept = V::set1(decay[d + r]), scale = V::set1(kg_scale[d + r]);
       for (int64_t j = 0; j < 2; ++j) {
-        float* s = p.s + (d + r) * W + 16 * j;
-        const V y = V::fma(Operand::value(acc[r][j]) * inverse[j], scale, V::load(s) * decay);
+        float* s = state + (d + r) * W + 16 * j;
+        const V y = V::fma(Operand::value(acc[r][j]) * inverse[j], scale, V::load(s) * kept);
         y.store(s);
         sum[j] = V::fma(y, y, sum[j]);
       }
