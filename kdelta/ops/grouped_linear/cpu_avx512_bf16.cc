@@ -12,7 +12,7 @@ void grouped_linear_avx512_bf16(const Exec& ex, const GroupedLinearArgs& a, cons
       project_panels_bf16<simd::Avx512>(expert_projection(a, e), first, last, s);
     });
   };
-  parallel_for_ranked(ex, work.items(), pack_grain(work.items(), ex.threads->size()), run);
+  parallel_for_ranked(ex, work.items(), group_grain(work.items(), ex.threads->size()), run);
 }
 
 }  // namespace kdelta

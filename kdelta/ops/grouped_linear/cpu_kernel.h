@@ -11,17 +11,15 @@ namespace kdelta {
 // Bytes of the list of active experts, rounded to whole cache lines.
 KDELTA_INLINE int64_t expert_list_bytes(int64_t E) { return (E * static_cast<int64_t>(sizeof(int32_t)) + 63) / 64 * 64; }
 
-// The projection of expert e over its pairs.
+// Expert e over the pairs [first, first + count).
+KDELTA_INLINE Projection pair_projection(const GroupedLinearArgs& a, int64_t e, int64_t first, int64_t count) {
+  const Projection all{.w = a.w[static_cast<size_t>(e)], .x = a.x, .row = a.row.data, .out = a.out};
+  return token_range(all, first, count);
+}
+
 KDELTA_INLINE Projection expert_projection(const GroupedLinearArgs& a, int64_t e) {
-  const int64_t first = a.expert_begin.data[e], count = a.expert_begin.data[e + 1] - first;
-  Projection p{.w = a.w[static_cast<size_t>(e)], .x = a.x, .out = a.out, .T = count};
-  p.out.data = static_cast<char*>(a.out.data) + first * a.out.stride[0] * (a.out.dtype == DType::f32 ? 4 : 2);
-  if (a.row.null()) {
-    p.x.data = static_cast<const char*>(a.x.data) + first * a.x.stride[0] * (a.x.dtype == DType::f32 ? 4 : 2);
-  } else {
-    p.row = a.row.data + first;
-  }
-  return p;
+  const int64_t first = a.expert_begin.data[e];
+  return pair_projection(a, e, first, a.expert_begin.data[e + 1] - first);
 }
 
 template <class V>

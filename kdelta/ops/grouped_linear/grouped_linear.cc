@@ -4,6 +4,7 @@
 
 #include "kdelta/ops/common/cpu/pack_sizes.h"
 #include "kdelta/ops/grouped_linear/cpu_kernel.h"
+#include "kdelta/ops/grouped_linear/tile_plan.h"
 #include "kdelta/ops/grouped_linear/variants.h"
 
 namespace kdelta {
@@ -74,6 +75,10 @@ int64_t grouped_linear_f32_scratch(const GroupedLinearDesc& d) {
 }
 int64_t grouped_linear_pack_scratch(const GroupedLinearDesc& d) {
   return expert_list_bytes(d.E) + d.target.threads * pack_scratch_bytes(d.K);
+}
+
+int64_t grouped_linear_tile_scratch(const GroupedLinearDesc& d) {
+  return segment_list_bytes(d.P, d.E) + wave_bytes(d.P, d.K) + d.target.threads * tile_scratch_bytes(d.K);
 }
 
 Cost grouped_linear_cost(const GroupedLinearArgs& a) {

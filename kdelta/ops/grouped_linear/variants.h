@@ -20,6 +20,7 @@ int64_t grouped_linear_f32_scratch(const GroupedLinearDesc& d);
 // The bf16 kernels take bf16 tokens and leave f32 weights to the fp32 kernels.
 const char* grouped_linear_refuse_f32(const GroupedLinearDesc& d);
 int64_t grouped_linear_pack_scratch(const GroupedLinearDesc& d);
+int64_t grouped_linear_tile_scratch(const GroupedLinearDesc& d);
 
 #define KDELTA_VARIANT(name, isa, refuse, scratch) \
   void grouped_linear_##name(const Exec&, const GroupedLinearArgs&, const GroupedLinearDesc&, void*);

@@ -10,7 +10,7 @@ void linear_avx512_bf16(const Exec& ex, const LinearArgs& a, const LinearDesc&, 
   auto work = [&](int rank, int64_t begin, int64_t end) {
     project_panels_bf16<simd::Avx512>(p, begin, end, pack_scratch(scratch, rank, a.w.cols));
   };
-  parallel_for_ranked(ex, panels, pack_grain(panels, ex.threads->size()), work);
+  parallel_for_ranked(ex, panels, group_grain(panels, ex.threads->size()), work);
 }
 
 }  // namespace kdelta

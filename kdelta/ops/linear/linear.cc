@@ -1,5 +1,6 @@
 #include "kdelta/ops/linear/linear.h"
 
+#include "kdelta/ops/common/cpu/amx_sizes.h"
 #include "kdelta/ops/common/cpu/dot.h"
 #include "kdelta/ops/common/cpu/pack_sizes.h"
 #include "kdelta/ops/linear/variants.h"
@@ -36,6 +37,10 @@ const char* linear_refuse_f32(const LinearDesc& d) {
 
 int64_t linear_f32_scratch(const LinearDesc& d) { return d.target.threads * dot_scratch_bytes(d.w, d.K); }
 int64_t linear_pack_scratch(const LinearDesc& d) { return d.target.threads * pack_scratch_bytes(d.K); }
+
+int64_t linear_tile_scratch(const LinearDesc& d) {
+  return packed_token_bytes(std::min(d.T, kTileTokens), d.K) + d.target.threads * tile_scratch_bytes(d.K);
+}
 
 Cost linear_cost(const LinearArgs& a) {
   const auto T = static_cast<double>(a.x.dim(0)), K = static_cast<double>(a.w.cols), N = static_cast<double>(a.w.rows);

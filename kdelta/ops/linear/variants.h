@@ -20,6 +20,7 @@ int64_t linear_f32_scratch(const LinearDesc& d);
 // The bf16 kernels take bf16 tokens and leave f32 weights to the fp32 kernels.
 const char* linear_refuse_f32(const LinearDesc& d);
 int64_t linear_pack_scratch(const LinearDesc& d);
+int64_t linear_tile_scratch(const LinearDesc& d);
 
 #define KDELTA_VARIANT(name, isa, refuse, scratch) void linear_##name(const Exec&, const LinearArgs&, const LinearDesc&, void*);
 #include "kdelta/ops/linear/variants.inc"

@@ -3,8 +3,8 @@
 // dword of x per lane-wide product. Accumulators rest in fp32 between column ranges, so ranges and tiles never change a bit.
 #pragma once
 
-#include "kdelta/ops/common/cpu/dot.h"
 #include "kdelta/ops/common/cpu/pack_sizes.h"
+#include "kdelta/ops/common/cpu/panel_outputs.h"
 #include "kdelta/ops/common/cpu/weight_words.h"
 
 namespace kdelta {
@@ -58,7 +58,7 @@ KDELTA_INLINE void pack_partial_step(const uint8_t* row, int64_t stride, int64_t
 
 // Columns [k, k + columns) of the rows [n, n + count) of one panel; k is a multiple of the step.
 template <class F>
-KDELTA_INLINE void pack_panel(const Matrix& w, int64_t n, int64_t count, int64_t k, int64_t columns, int64_t group_rows,
+__attribute__((noinline)) void pack_panel(const Matrix& w, int64_t n, int64_t count, int64_t k, int64_t columns, int64_t group_rows,
                               const __m512i* drops, __m512i* dst) {
   constexpr int64_t kStep = 32 * F::kPairs;  // columns in 64 bytes
   const int64_t row_end = (w.cols * 2 + F::kPairs - 1) / F::kPairs;
@@ -110,8 +110,9 @@ KDELTA_INLINE void dot_tile(const __m512i* words, const bf16* const* x, int64_t 
 }
 
 // Tokens [begin, end) against one packed column range [k, k + columns).
+// Not inlined, as pack_panel: constants of the one must not take registers from the other.
 template <int G>
-KDELTA_INLINE void dot_tokens(const Projection& p, int64_t begin, int64_t end, int64_t k, int64_t columns, const PackScratch& s) {
+__attribute__((noinline)) void dot_tokens(const Projection& p, int64_t begin, int64_t end, int64_t k, int64_t columns, const PackScratch& s) {
   constexpr int kMost = 24 / G > 12 ? 12 : 24 / G;
   const bf16* x[kMost];
   for (int64_t t = begin; t < end;) {
@@ -138,18 +139,6 @@ KDELTA_INLINE void dot_tokens(const Projection& p, int64_t begin, int64_t end, i
   }
 }
 
-// Rows of a panel that are stored: those below N and not computed elsewhere.
-template <class Out>
-KDELTA_INLINE void store_outputs(__m512 sum, const Out* addend, Out* out, __mmask16 rows) {
-  if constexpr (sizeof(Out) == 4) {
-    if (addend != nullptr) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(rows, addend));
-    _mm512_mask_storeu_ps(out, rows, sum);
-  } else {
-    if (addend != nullptr) sum = _mm512_add_ps(sum, simd::Avx512::widen(_mm256_maskz_loadu_epi16(rows, addend)).v);
-    _mm256_mask_storeu_epi16(out, rows, simd::Avx512{sum}.narrow());
-  }
-}
-
 template <int G, class Out>
 KDELTA_INLINE void store_group(const Projection& p, int64_t n, int64_t begin, int64_t end, const __mmask16* rows,
                                const __m512* sums) {
@@ -159,17 +148,6 @@ KDELTA_INLINE void store_group(const Projection& p, int64_t n, int64_t begin, in
       const Out* addend = p.addend.null() ? nullptr : p.addend.template at<const Out>(t) + at;
       store_outputs(sums[(t - begin) * G + g], addend, p.out.template at<Out>(t) + at, rows[g]);
     }
-}
-
-// Rows whose scales have no exact bf16 form: dequantised to fp32 and summed as the fp32 kernel does.
-template <class F, class Out>
-KDELTA_INLINE void exact_rows(const Projection& p, int64_t n, __mmask16 rows, float* row) {
-  for (int64_t r = 0; r < 16; ++r) {
-    if ((rows >> r & 1) == 0) continue;
-    dequantize_row(p.w, n + r, row);
-    const float* w[1] = {row};
-    for (int64_t t = 0; t < p.T; ++t) dot_outputs<simd::Avx512, 1, 1, float, bf16, Out>(p, w, n + r, t);
-  }
 }
 
 // G panels starting at row n, all tokens.
@@ -184,20 +162,17 @@ void dot_group(const Projection& p, int64_t n, const PackScratch& s) {
       for (int64_t g = 0; g < G; ++g) {
         const int64_t first = n + 16 * g, count = p.w.rows - first < 16 ? p.w.rows - first : 16;
         if constexpr (F::kScaled)
-          if (k % kScaleSpan == 0) outside[g] |= scale_drops<F>(p.w, first, count, k / kMxBlock, s.drops + 16 * g);
+          if (k % kScaleSpan == 0) outside[g] |= scale_drops_by_block<F>(p.w, first, count, k / kMxBlock, s.drops + 16 * g);
         pack_panel<F>(p.w, first, count, k, columns, 16 * G, s.drops + 16 * g, s.words + g * (kPackVectors / G));
       }
       dot_tokens<G>(p, begin, end, k, columns, s);
     }
-    for (int64_t g = 0; g < G; ++g) {
-      const int64_t left = p.w.rows - n - 16 * g;
-      rows[g] = static_cast<__mmask16>((left >= 16 ? 0xffffu : (1u << left) - 1) & ~unsigned{outside[g]});
-    }
+    for (int g = 0; g < G; ++g) rows[g] = stored_rows(p, n + 16 * g, outside[g]);
     store_group<G, Out>(p, n, begin, end, rows, s.sums);
   }
   if constexpr (F::kScaled)
     for (int g = 0; g < G; ++g)
-      if (outside[g] != 0) exact_rows<F, Out>(p, n + 16 * g, outside[g], s.exact_row);
+      if (outside[g] != 0) exact_rows<Out>(p, n + 16 * g, outside[g], s.exact_row);
 }
 
 // Panels [begin, end): few tokens take many panels at once, because the products of one accumulator wait for each other.
@@ -223,12 +198,6 @@ void project_panels_bf16(const Projection& p, int64_t begin, int64_t end, const 
   dispatch_words(p.w.dtype, [&](auto words) {
     dispatch_activation(p.out.dtype, [&](auto out) { dot_panels_bf16<decltype(words), decltype(out)>(p, begin, end, s); });
   });
-}
-
-// Panels per hand-out: one widest group, fewer when there are few.
-KDELTA_INLINE int64_t pack_grain(int64_t panels, int threads) {
-  const int64_t by_balance = panels / (4 * threads);
-  return by_balance >= kPackPanels ? kPackPanels : by_balance > 1 ? by_balance : 1;
 }
 
 }  // namespace kdelta

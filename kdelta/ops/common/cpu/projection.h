@@ -23,6 +23,20 @@ struct Projection {
   }
 };
 
+// The same projection for tokens [first, first + count).
+KDELTA_INLINE Projection token_range(Projection p, int64_t first, int64_t count) {
+  const int64_t x_bytes = p.x.dtype == DType::f32 ? 4 : 2, out_bytes = p.out.dtype == DType::f32 ? 4 : 2;
+  if (p.row != nullptr) {
+    p.row += first;
+  } else {
+    p.x.data = static_cast<const char*>(p.x.data) + first * p.x.stride[0] * x_bytes;
+  }
+  p.out.data = static_cast<char*>(p.out.data) + first * p.out.stride[0] * out_bytes;
+  if (!p.addend.null()) p.addend.data = static_cast<const char*>(p.addend.data) + first * p.addend.stride[0] * out_bytes;
+  p.T = count;
+  return p;
+}
+
 // Weight rows per work item: one AMX tile, one AVX-512 vector of outputs.
 inline constexpr int64_t kPanelRows = 16;
 
@@ -34,6 +48,12 @@ KDELTA_INLINE int64_t panel_grain(int64_t row_bytes, int64_t panels, int threads
   const int64_t by_balance = panels / (4 * threads);
   const int64_t grain = by_size < by_balance ? by_size : by_balance;
   return grain > 1 ? grain : 1;
+}
+
+// The same for the bf16 kernels, which work on up to 8 panels at once.
+KDELTA_INLINE int64_t group_grain(int64_t panels, int threads) {
+  const int64_t by_balance = panels / (4 * threads);
+  return by_balance >= 8 ? 8 : by_balance > 1 ? by_balance : 1;
 }
 
 }  // namespace kdelta

@@ -35,13 +35,19 @@ KDELTA_INLINE V silu(V x) {
   return x / (V::set1(1.0f) + exp(V::zero() - x));
 }
 
-// (1 - e^-2|x|) / (1 + e^-2|x|) with x's sign away from 0; a polynomial in x^2 near it, where that form cancels. Odd, bit for bit.
+// A quotient not yet taken, so that a product of several needs one division.
 template <class V>
-KDELTA_INLINE V tanh(V x) {
-  const V one = V::set1(1.0f), a = x.abs();
+struct Ratio {
+  V top, bottom;  // bottom in 1..2
+};
+
+// tanh(x) = (1 - e^-2|x|) / (1 + e^-2|x|) with x's sign away from 0; a polynomial in x^2 near it, where that form cancels. Odd, bit
+// for bit.
+template <class V>
+KDELTA_INLINE Ratio<V> tanh_ratio(V x) {
+  const V one = V::set1(1.0f), limit = V::set1(0.625f), a = x.abs();
   const V e = exp(V::zero() - (a + a));
-  const V t = (one - e) / (one + e);
-  const V big = V::select_gt(V::zero(), x, V::zero() - t, t);
+  const V t = one - e;
   const V s = x * x;
   V p = V::set1(-5.70498872745e-3f);
   p = V::fma(p, s, V::set1(2.06390887954e-2f));
@@ -49,7 +55,13 @@ KDELTA_INLINE V tanh(V x) {
   p = V::fma(p, s, V::set1(1.33314422036e-1f));
   p = V::fma(p, s, V::set1(-3.33332819422e-1f));
   const V small = x * V::fma(p, s, one);
-  return V::select_gt(V::set1(0.625f), a, small, big);
+  return {V::select_gt(limit, a, small, V::select_gt(V::zero(), x, V::zero() - t, t)), V::select_gt(limit, a, one, one + e)};
+}
+
+template <class V>
+KDELTA_INLINE V tanh(V x) {
+  const Ratio<V> r = tanh_ratio(x);
+  return r.top / r.bottom;
 }
 
 }  // namespace kdelta::simd

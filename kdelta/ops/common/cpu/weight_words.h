@@ -41,6 +41,12 @@ struct Fp4Words {
     const __m512i shifts = _mm512_set1_epi64(static_cast<int64_t>(half | (half + 0x00200020u) << 32));
     return _mm512_subs_epu16(_mm512_permutexvar_epi16(_mm512_multishift_epi64_epi8(shifts, dwords), table()), drop);
   }
+  // The 32 words of one block of one row.
+  static KDELTA_INLINE __m512i block(const uint8_t* codes, __m512i drop) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    const __m512i nibbles = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
+    return _mm512_subs_epu16(_mm512_permutexvar_epi16(nibbles, table()), drop);
+  }
 };
 
 // Magnitudes of the 128 codes of an FP8 format, scaled by 2^(top - 127), as bf16 bits. Codes from `special` on are infinities and
@@ -74,7 +80,15 @@ struct Fp8Words {
   static KDELTA_INLINE __m512i expand(__m512i dwords, int p, __m512i drop) {
     const int bytes = static_cast<int>(0x80018000u) + 0x00020002 * p;  // {2p, none, 2p + 1, none} of each dword
     const __m512i in_lane = _mm512_set4_epi32(bytes + 0x000c000c, bytes + 0x00080008, bytes + 0x00040004, bytes);
-    const __m512i code = _mm512_shuffle_epi8(dwords, in_lane);
+    return words(_mm512_shuffle_epi8(dwords, in_lane), drop);
+  }
+  static KDELTA_INLINE __m512i block(const uint8_t* codes, __m512i drop) {
+    return words(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes))), drop);
+  }
+
+ private:
+  // One code in the low byte of each word.
+  static KDELTA_INLINE __m512i words(__m512i code, __m512i drop) {
     const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi16(0x7f));
     const __m512i low = _mm512_permutex2var_epi16(load(0), magnitude, load(32));
     const __m512i high = _mm512_permutex2var_epi16(load(64), magnitude, load(96));
@@ -83,8 +97,6 @@ struct Fp8Words {
     const __m512i sign = _mm512_slli_epi16(_mm512_andnot_si512(_mm512_set1_epi16(0x7f), code), 8);
     return _mm512_or_si512(_mm512_mask_subs_epu16(word, finite, word, drop), sign);
   }
-
- private:
   static KDELTA_INLINE __m512i load(int entry) { return _mm512_load_si512(kTable.data() + entry); }
 };
 // E4M3FN: 2^-9 to 448, 0x7f is NaN. E5M2: 2^-16 to 57344, 0x7c is infinity, above it NaN.
@@ -131,27 +143,51 @@ KDELTA_INLINE void transpose16(__m512i (&r)[16]) {
   for (int i = 0; i < 16; ++i) r[i] = t[i];
 }
 
-// Columns of 16 scale codes per step of scale_drops.
+// Columns that 16 scale codes cover.
 inline constexpr int64_t kScaleSpan = 16 * kMxBlock;
 
-// drops[b] lane r = (kTop - code) << 7 in both words, for the blocks [block, block + 16) of `count` rows. Returns the rows that
-// hold a code outside kLow..kTop. Blocks past the end and rows past count count as code kTop.
+// (kTop - code) << 7 in both words of each dword; `outside` collects the lanes whose code is outside kLow..kTop.
 template <class F>
-KDELTA_INLINE __mmask16 scale_drops(const Matrix& w, int64_t n, int64_t count, int64_t block, __m512i* drops) {
+KDELTA_INLINE __m512i scale_drop(__m512i codes, __mmask16& outside) {
+  const __m512i drop = _mm512_sub_epi32(_mm512_set1_epi32(F::kTop), codes);
+  outside = _mm512_cmpgt_epu32_mask(drop, _mm512_set1_epi32(F::kTop - F::kLow));  // negative wraps to large
+  return _mm512_or_si512(_mm512_slli_epi32(drop, 7), _mm512_slli_epi32(drop, 23));
+}
+
+// The 16 codes of row n from `block` on; those past the end read as kTop.
+template <class F>
+KDELTA_INLINE __m512i scale_codes(const Matrix& w, int64_t n, int64_t block) {
   const int64_t left = w.cols / kMxBlock - block;
   const __mmask16 valid = left >= 16 ? __mmask16{0xffff} : static_cast<__mmask16>((1u << left) - 1);
   const __m128i top = _mm_set1_epi8(static_cast<char>(F::kTop));
+  return _mm512_cvtepu8_epi32(_mm_mask_loadu_epi8(top, valid, w.scale_row(n) + block));
+}
+
+// drops[b] lane r: the drop of row n + r in block + b, for `count` rows and 16 blocks. Returns the rows outside the exact range.
+template <class F>
+KDELTA_INLINE __mmask16 scale_drops_by_block(const Matrix& w, int64_t n, int64_t count, int64_t block, __m512i* drops) {
   __m512i codes[16];
-  for (int64_t r = 0; r < 16; ++r)
-    codes[r] = _mm512_cvtepu8_epi32(r < count ? _mm_mask_loadu_epi8(top, valid, w.scale_row(n + r) + block) : top);
+  for (int64_t r = 0; r < 16; ++r) codes[r] = r < count ? scale_codes<F>(w, n + r, block) : _mm512_set1_epi32(F::kTop);
   transpose16(codes);
-  __mmask16 outside = 0;
+  __mmask16 rows = 0;
   for (int b = 0; b < 16; ++b) {
-    const __m512i drop = _mm512_sub_epi32(_mm512_set1_epi32(F::kTop), codes[b]);
-    outside |= _mm512_cmpgt_epu32_mask(drop, _mm512_set1_epi32(F::kTop - F::kLow));  // negative wraps to large
-    _mm512_store_si512(drops + b, _mm512_or_si512(_mm512_slli_epi32(drop, 7), _mm512_slli_epi32(drop, 23)));
+    __mmask16 outside;
+    _mm512_store_si512(drops + b, scale_drop<F>(codes[b], outside));
+    rows |= outside;
   }
-  return outside;
+  return rows;
+}
+
+// The same with drops[r] lane b.
+template <class F>
+KDELTA_INLINE __mmask16 scale_drops_by_row(const Matrix& w, int64_t n, int64_t count, int64_t block, __m512i* drops) {
+  __mmask16 rows = 0;
+  for (int64_t r = 0; r < count; ++r) {
+    __mmask16 outside;
+    _mm512_store_si512(drops + r, scale_drop<F>(scale_codes<F>(w, n + r, block), outside));
+    rows |= static_cast<__mmask16>((outside != 0 ? 1u : 0u) << r);
+  }
+  return rows;
 }
 
 }  // namespace kdelta
