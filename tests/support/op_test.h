@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kdelta/core/error.h"
 #include "kdelta/core/isa.h"
 #include "tests/support/support.h"
 
