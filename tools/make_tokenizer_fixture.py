@@ -57,6 +57,18 @@ def chunks(text: str):
         yield window[begin:]
 
 
+def pair_encoding():
+    """All bytes and all pairs of bytes that meet where two characters meet: ids under it show where a text was cut into pieces.
+    kdelta/io/test_tokenizer_pairs.h makes the same vocabulary."""
+    import tiktoken
+    ascii, tail, lead = range(0x80), range(0x80, 0xC0), range(0xC2, 0xF5)
+    tokens = [bytes([b]) for b in range(256)]
+    for first, second in ((tail, ascii), (ascii, lead), (tail, lead), (ascii, ascii)):
+        tokens += [bytes([a, b]) for a in first for b in second]
+    ranks = {t: i for i, t in enumerate(tokens)}
+    return tiktoken.Encoding("pairs", pat_str=bpe.PATTERN, mergeable_ranks=ranks, special_tokens={})
+
+
 def encode(encoding, text: str) -> list[int]:
     return [i for chunk in chunks(text) for i in encoding.encode_ordinary(chunk)]
 
@@ -78,9 +90,11 @@ def short_texts() -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def long_texts() -> list[tuple[str, int]]:
-    return [(unit, times) for unit in ("Z", " ", "\n", ".", "7", "字", "\u0301", "a1", "a b ", " \n", "é", "\x1c", "\x1cx") for times in (24999, 50001)] + \
-        [("Zz ", 140_000), ("字 ", 210_000)]
+def long_texts() -> list[list[tuple[str, int]]]:
+    """Runs around the limits, and texts longer than a window; each is a list of (unit, times)."""
+    units = ("Z", " ", "\n", ".", "7", "字", "\u0301", "a1", "a b ", " \n", "é", "\x1c", "ab\x1c")
+    runs = [[(unit, times)] for unit in units for times in (24999, 50001)]
+    return runs + [[(" Zz", 140_000)], [(" 字z", 140_000)], [("ab ", 129_999), ("Z", 30_001)]]
 
 
 def main():
@@ -89,9 +103,10 @@ def main():
     for path in sys.argv[2:]:
         bpe.count_pieces(read(path), counts)
     bpe.write(out, bpe.train(counts, RANKS))
-    encoding = bpe.load(out)
-    cases = {"short": [{"text": t, "ids": encode(encoding, t)} for t in short_texts()],
-             "long": [{"unit": u, "times": n, "count": len(ids), "fnv": fnv(ids)} for u, n in long_texts() for ids in [encode(encoding, u * n)]]}
+    encoding, pairs = bpe.load(out), pair_encoding()
+    cases = {"short": [{"text": t, "ids": encode(encoding, t), "pair_ids": encode(pairs, t)} for t in short_texts()],
+             "long": [{"parts": parts, "count": len(ids), "pair_fnv": fnv(ids)} for parts in long_texts()
+                      for ids in [encode(pairs, "".join(unit * times for unit, times in parts))]]}
     lines = [json.dumps(c, ensure_ascii=False, separators=(",", ":")) for c in cases["short"]]
     longer = [json.dumps(c, ensure_ascii=False, separators=(",", ":")) for c in cases["long"]]
     (out / "cases.json").write_text('{"short":[\n' + ",\n".join(lines) + '\n],"long":[\n' + ",\n".join(longer) + "\n]}\n")

@@ -3,6 +3,7 @@
 #include "kdelta/core/error.h"
 #include "kdelta/io/chat.h"
 #include "kdelta/io/test_chat_pieces.h"
+#include "kdelta/io/test_tokenizer_pairs.h"
 #include "kdelta/io/xtml.h"
 #include "tests/support/op_test.h"
 
@@ -78,19 +79,16 @@ TEST(ChatXtml, RendersTheExampleOfTheFormat) {
 }
 
 TEST(ChatXtml, PiecesNeverMergeAcrossABorder) {
-  // ="x" would be one piece of the splitter: the quote, the value and the quote are encoded apart.
-  const Ids ids =
-      ChatEncoder(k3()).encode(Messages{{.name = ".hidden", .content = "\n"}}, {.generation_prompt = false});
-  Ids want{k3().special_id("<|open|>")};
-  for (const char* piece : {"message", " role", "=\"", "user", "\"", " name", "=\"", ".hidden", "\""})
-    k3().encode(piece, want);
-  want.push_back(k3().special_id("<|sep|>"));
-  k3().encode("\n", want);
-  want.push_back(k3().special_id("<|close|>"));
-  k3().encode("message", want);
-  want.push_back(k3().special_id("<|sep|>"));
-  want.push_back(k3().special_id("<|end_of_msg|>"));
-  EXPECT_EQ(ids, want);
+  // Under this vocabulary every two letters and marks side by side in one piece become one token.
+  const std::vector<std::string> tokens = test::pair_tokens();
+  std::vector<NamedSpecial> named;
+  for (const char* name : {"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"})
+    named.push_back({std::ssize(tokens) + std::ssize(named), name});
+  const Tokenizer t(tokens, named, "pairs");
+  EXPECT_EQ(ChatEncoder(t).encode(Messages{{.name = ".hidden", .content = "\n"}}, {.generation_prompt = false}),
+            pieces(t,
+                   "<|open|>|message| role|=\"|user|\"| name|=\"|.hidden|\"|<|sep|>|\n|<|close|>|message|<|sep|>|"
+                   "<|end_of_msg|>"));
 }
 
 // E1: whatever a user writes, the control tokens are those of the renderer.

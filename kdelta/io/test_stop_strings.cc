@@ -66,6 +66,37 @@ TEST(StopStrings, TheStringThatIsCompleteFirstWinsAndOfThoseTheLongest) {
   expect_for_every_cut({"q", "b c d", "e f"}, "a b c e f", "a b c ", 2);
 }
 
+TEST(StopStrings, TheLongestTailOfAllStringsIsHeldAndNoMore) {
+  StopStrings s({"abcd", "cx"});
+  EXPECT_EQ(stream(s, {"zabc", "e", "ab", "c", "x"}), (Strings{"z", "abce", "", "", "ab", ""}));
+}
+
+// The definition: the first end of any stop string, and of those that end there the longest.
+std::string cut_by_definition(const Strings& stops, const std::string& text) {
+  for (size_t end = 1; end <= text.size(); ++end) {
+    size_t longest = 0;
+    for (const std::string& stop : stops)
+      if (text.substr(0, end).ends_with(stop)) longest = std::max(longest, stop.size());
+    if (longest > 0) return text.substr(0, end - longest);
+  }
+  return text;
+}
+
+TEST(StopStrings, TextsFullOfBeginningsOfStopStringsAreCutAsDefined) {
+  test::Rng rng(9);
+  for (int round = 0; round < 20000; ++round) {
+    Strings stops(2);
+    for (std::string& stop : stops)
+      for (size_t n = 1 + rng() % 9; n > 0; --n) stop += "ab"[rng() % 2];
+    std::string text;
+    while (text.size() < 40) text += stops[rng() % 2].substr(0, 1 + rng() % 9) + "ab"[rng() % 2];
+    StopStrings s(stops);
+    std::string all;
+    for (char c : text) all += s.feed({&c, 1});
+    ASSERT_EQ(all + s.finish(), cut_by_definition(stops, text)) << text << " by " << stops[0] << ", " << stops[1];
+  }
+}
+
 TEST(StopStrings, WhatFollowsAStopIsDropped) {
   StopStrings s({"\n"});
   EXPECT_EQ(stream(s, {"a\nb", "c", "\n"}), (Strings{"a", "", "", ""}));

@@ -9,6 +9,7 @@
 #include "kdelta/core/error.h"
 #include "kdelta/io/json.h"
 #include "kdelta/io/split.h"
+#include "kdelta/io/test_tokenizer_pairs.h"
 #include "kdelta/io/tokenizer.h"
 #include "kdelta/io/tokenizer_file.h"
 #include "tests/support/op_test.h"
@@ -27,6 +28,18 @@ const Tokenizer& fixture() {
 const Json& cases(std::string_view list) {
   static const Json all = parse_json_file(kFixture + "/cases.json");
   return *all.find(list);
+}
+
+// Shows where a text was cut into pieces.
+const Tokenizer& pair_tokenizer() {
+  static const Tokenizer tokenizer(test::pair_tokens(), {}, "pairs");
+  return tokenizer;
+}
+
+Ids ids_of(const Json& list) {
+  Ids ids;
+  for (const Json& id : list.array()) ids.push_back(static_cast<int32_t>(id.integer()));
+  return ids;
 }
 
 std::string repeated(std::string_view unit, int64_t times) {
@@ -70,19 +83,25 @@ double cpu_seconds() {
 TEST(Tokenizer, GivesTheIdsOfTiktokenForHardTexts) {
   ASSERT_GT(cases("short").array().size(), 300u);
   for (const Json& c : cases("short").array()) {
-    Ids want;
-    for (const Json& id : c.find("ids")->array()) want.push_back(static_cast<int32_t>(id.integer()));
     const std::string& text = c.find("text")->string();
+    const Ids want = ids_of(*c.find("ids"));
     EXPECT_EQ(fixture().encode(text), want) << describe(*c.find("text"));
     EXPECT_EQ(fixture().decode(want), text);
   }
 }
 
+TEST(Tokenizer, CutsHardTextsIntoThePiecesOfTiktoken) {
+  for (const Json& c : cases("short").array())
+    EXPECT_EQ(pair_tokenizer().encode(c.find("text")->string()), ids_of(*c.find("pair_ids"))) << describe(*c.find("text"));
+}
+
 TEST(Tokenizer, CutsLongTextsWhereTheVendorsTokenizerDoes) {
   for (const Json& c : cases("long").array()) {
-    const Ids ids = fixture().encode(repeated(c.find("unit")->string(), c.find("times")->integer()));
-    EXPECT_EQ(static_cast<int64_t>(ids.size()), c.find("count")->integer()) << describe(*c.find("unit"));
-    EXPECT_EQ(fnv(ids), c.find("fnv")->string()) << describe(*c.find("unit")) << " x " << c.find("times")->integer();
+    std::string text;
+    for (const Json& part : c.find("parts")->array()) text += repeated(part.array()[0].string(), part.array()[1].integer());
+    const Ids ids = pair_tokenizer().encode(text);
+    EXPECT_EQ(static_cast<int64_t>(ids.size()), c.find("count")->integer()) << json_text(*c.find("parts"));
+    EXPECT_EQ(fnv(ids), c.find("pair_fnv")->string()) << json_text(*c.find("parts"));
   }
 }
 

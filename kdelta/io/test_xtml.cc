@@ -131,6 +131,11 @@ TEST(Xtml, ACallThatCannotBeReadBecomesContentInItsOwnSpelling) {
     EXPECT_EQ(parse_call(body), answer("", kCall + body + kCallEnd));
 }
 
+TEST(Xtml, ACallWithoutAToolBecomesContent) {
+  const std::string call = "<|open|>call index=\"1\"<|sep|><|close|>call<|sep|>";
+  EXPECT_EQ(parse(call), answer("", call));
+}
+
 TEST(Xtml, AFailedCallLeavesItsNeighboursAlone) {
   EXPECT_EQ(
       parse(kCall + kCallEnd + kCall + argument("number", "x") + kCallEnd + kCall + argument("number", "2") + kCallEnd),

@@ -35,10 +35,13 @@ bool is_of_type(const Json& value, std::string_view type) {
   KDELTA_UNREACHABLE("kind of JSON value", value.kind());
 }
 
+// One level less than the default: whoever gets the arguments, an object around this value, can read them with it.
+constexpr int kMaxDepth = JsonLimits{}.max_depth - 1;
+
 // False when the text is no JSON value of that type.
 bool parse_value(const std::string& text, std::string_view type, Json& value) {
   try {
-    value = parse_json(text, {"argument", ErrorCode::invalid_argument}, {.max_bytes = std::ssize(text)});
+    value = parse_json(text, {"argument", ErrorCode::invalid_argument}, {.max_bytes = std::ssize(text), .max_depth = kMaxDepth});
     return is_of_type(value, type);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::invalid_argument) throw;
