@@ -21,8 +21,9 @@ struct Fixed {
     return acc;
   }
   static KDELTA_INLINE V value(Acc acc) { return {_mm512_cvtepi32_ps(acc)}; }
-  // Scale and its inverse for a sum of squares. max keeps a NaN in its second operand, so it reaches the result.
-  static KDELTA_INLINE V inverse(V sum) { return V::max(V::set1(1e-30f), sum.sqrt()) * V::set1(1.0f / 32760.0f); }
+  // What one unit is worth, from a sum of squares. Norms below 2^-60 share a unit, so that no square underflows into a wrong scale;
+  // norms from 2^64 on give NaN. max keeps a NaN in its second operand, so it reaches the result.
+  static KDELTA_INLINE V inverse(V sum) { return V::max(V::set1(0x1p-60f), sum.sqrt()) * V::set1(1.0f / 32760.0f); }
   // Two vectors of one row to 32 numbers in memory: pack works in 128-bit lanes, hence the order of channel().
   static KDELTA_INLINE __m512i row(V a, V b, V scale) {
     return _mm512_packs_epi32(_mm512_cvtps_epi32((a * scale).v), _mm512_cvtps_epi32((b * scale).v));

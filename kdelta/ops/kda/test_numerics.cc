@@ -160,6 +160,20 @@ TEST_P(KdaNumerics, ABf16PoolLoses2e3AStep) {
   EXPECT_LE(relative_rmse(p.outputs(0, 64), prefill), test::out_bound(GetParam()));
 }
 
+TEST_P(KdaNumerics, TheScaleOfTheValuesChangesNoRelativeError) {
+  for (float scale : {1e-14f, 1e14f}) {
+    Problem<> p({.H = 1, .K = 64, .V = 64}, {Row{.len = 100, .fresh = 1}}, {Row{.len = 1, .fresh = 1}});
+    for (int64_t i = 0; i < p.covered() * 64; ++i) p.v[i] = to_bf16(scale * to_float(p.v[i]));
+    State a = p.zero_state(), b = p.zero_state();
+    const auto prefill = p.oracle(a, 0, 100), step = p.oracle(b, 100, 1);
+    p.run(ex);
+    EXPECT_LE(relative_rmse(p.outputs(0, 100), prefill), test::out_bound(GetParam())) << scale;
+    EXPECT_LE(relative_rmse(p.state_of(1), a), test::state_bound(GetParam())) << scale;
+    EXPECT_LE(relative_rmse(p.outputs(100, 1), step), 2e-3) << scale;
+    EXPECT_LE(relative_rmse(p.state_of(2), b), 1e-6) << scale;
+  }
+}
+
 // A1: a state read with the wrong axis, or rows of a partial chunk not masked.
 TEST_P(KdaNumerics, AFreshOrAnUnsymmetricStateIsCarriedIntoEveryChunk) {
   for (int64_t width : {16, 128})
