@@ -3,6 +3,7 @@
 // MX rows are dequantised to fp32, exactly, into a panel that all tokens share.
 #pragma once
 
+#include "kdelta/ops/common/cpu/dequantize.h"
 #include "kdelta/ops/common/cpu/projection.h"
 #include "kdelta/ops/common/cpu/simd.h"
 #include "kdelta/ops/common/dispatch.h"
@@ -90,7 +91,7 @@ void project_panel_f32(const Projection& p, int64_t n, int64_t count, float* pan
     if (p.w.dtype == DType::f32) {
       rows[r] = reinterpret_cast<const float*>(p.w.row(n + r));
     } else {
-      dequantize_row(p.w, n + r, panel + r * p.w.cols);
+      dequantize_mx<V>(p.w, n + r, panel + r * p.w.cols);
       rows[r] = panel + r * p.w.cols;
     }
   }
