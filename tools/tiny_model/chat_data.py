@@ -1,5 +1,6 @@
 """Synthetic chats from dictionary entries and verses: what the tiny model knows of users, thinking and tools."""
 import random
+import re
 
 TOOLS = {
     "define": {"type": "function", "function": {
@@ -36,13 +37,23 @@ def an(part: str) -> str:
 class Writer:
     """Writes chats; each turn kind returns a list of messages."""
 
-    def __init__(self, entries, verses, topics, seed: int):
-        self.entries, self.verses, self.topics = entries, verses, topics
-        self.short = [v for v in verses if 40 <= len(v.text) <= 220]
+    def __init__(self, entries, verses, seed: int):
+        self.entries, self.verses = entries, verses
+        self.short = [v for v in verses if 40 <= len(v.text) <= 220 and v.text[-1] in ".?!"]
         self.by_book: dict[str, list] = {}
         for v in self.short:
             self.by_book.setdefault(v.book, []).append(v)
+        self.topics = self.find_topics()
         self.rng = random.Random(seed)
+
+    def find_topics(self) -> dict[str, list]:
+        """Nouns with several verses of their own, for "tell me about ...". """
+        nouns = {e.word for e in self.entries if e.part == "noun" and len(e.word) >= 4}
+        topics: dict[str, list] = {}
+        for v in self.short:
+            for word in sorted(set(re.findall(r"[a-z]+", v.text)) & nouns):
+                topics.setdefault(word, []).append(v)
+        return {w: vs for w, vs in topics.items() if 3 <= len(vs) <= 500}
 
     def say(self, options, **values) -> str:
         return self.rng.choice(options).format(**values)
