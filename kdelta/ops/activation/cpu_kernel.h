@@ -21,17 +21,22 @@ struct SigmoidGate {
   KDELTA_INLINE V operator()(V gate, V up) const { return simd::sigmoid(gate) * up; }
 };
 
-// linear_beta = 0: the up branch as it is.
+// Three quotients and a sigmoid with one division. linear_beta = 0: the up branch as it is.
 template <class V, bool kCapUp>
 struct Situ {
-  V beta, inverse_beta, linear, inverse_linear;
+  V scale, inverse_beta, inverse_linear;
   explicit KDELTA_INLINE Situ(const ActivationArgs& a)
-      : beta(V::set1(a.beta)), inverse_beta(V::set1(1 / a.beta)), linear(V::set1(a.linear_beta)),
+      : scale(V::set1(kCapUp ? a.beta * a.linear_beta : a.beta)), inverse_beta(V::set1(1 / a.beta)),
         inverse_linear(V::set1(kCapUp ? 1 / a.linear_beta : 0)) {}
   KDELTA_INLINE V operator()(V gate, V up) const {
-    const V left = beta * simd::tanh(gate * inverse_beta) * simd::sigmoid(gate);
-    if constexpr (kCapUp) return left * (linear * simd::tanh(up * inverse_linear));
-    return left * up;
+    const simd::Ratio<V> left = simd::tanh_ratio(gate * inverse_beta);
+    // Infinite for gate < -88.7, which makes the quotient 0.
+    const V sigmoid_bottom = V::set1(1.0f) + simd::exp(V::zero() - gate);
+    if constexpr (kCapUp) {
+      const simd::Ratio<V> right = simd::tanh_ratio(up * inverse_linear);
+      return scale * left.top * right.top / (left.bottom * right.bottom * sigmoid_bottom);
+    }
+    return scale * left.top * up / (left.bottom * sigmoid_bottom);
   }
 };
 
@@ -39,8 +44,12 @@ template <class V, class F, class Gate, class Up, class Out>
 KDELTA_INLINE void activation_row(const F& f, const Gate* gate, const Up* up, Out* out, int64_t n) {
   constexpr int64_t L = V::kLanes;
   int64_t i = 0;
-  for (; i + L <= n; i += L) f(V::load(gate + i), V::load(up + i)).store(out + i);
-  if (i < n) f(V::load_n(gate + i, n - i), V::load_n(up + i, n - i)).store_n(out + i, n - i);
+  for (; i + 2 * L <= n; i += 2 * L)
+    V::store_pair(f(V::load(gate + i), V::load(up + i)), f(V::load(gate + i + L), V::load(up + i + L)), out + i);
+  for (; i < n; i += L) {
+    const int64_t m = std::min(L, n - i);
+    simd::store_lanes(f(simd::load_lanes<V>(gate + i, m), simd::load_lanes<V>(up + i, m)), out + i, m);
+  }
 }
 
 // Pieces [begin, end): piece p is tile p % tiles of row p / tiles.

@@ -12,13 +12,15 @@
 
 namespace kdelta {
 
-// Sum of squares and dot product with the score weight in one read of v.
+// Sum of squares and dot product with the score weight in one read of v. `next` is the row that is read after it: rows are too short
+// for the processor to run ahead by itself.
 template <class V, class E>
-KDELTA_INLINE float attn_res_score(const E* v, const float* weight, int64_t D, float eps) {
+KDELTA_INLINE float attn_res_score(const E* v, const float* weight, int64_t D, float eps, const E* next) {
   constexpr int64_t L = V::kLanes;
   V s0 = V::zero(), s1 = V::zero(), d0 = V::zero(), d1 = V::zero();
   int64_t d = 0;
   for (; d + 2 * L <= D; d += 2 * L) {
+    __builtin_prefetch(next + d);
     const V x0 = V::load(v + d), x1 = V::load(v + d + L);
     s0 = V::fma(x0, x0, s0);
     s1 = V::fma(x1, x1, s1);
@@ -43,7 +45,7 @@ KDELTA_INLINE void attn_res_softmax(float* p, int64_t count) {
   for (int64_t i = 0; i < count; ++i) p[i] /= sum;
 }
 
-// out[d] = sum_i p[i] stream(i)[d] over two vectors at a time: one accumulator each, streams in order.
+// out[d] = sum_i p[i] stream(i)[d], four vectors at a time, streams in order.
 template <class V, class E, class Stream>
 KDELTA_INLINE void attn_res_mix(Stream stream, const float* p, int64_t count, E* out, int64_t D) {
   constexpr int64_t L = V::kLanes;
@@ -53,7 +55,7 @@ KDELTA_INLINE void attn_res_mix(Stream stream, const float* p, int64_t count, E*
     for (int j = 0; j < 4; ++j) m[j] = V::set1(p[0]) * V::load(stream(0) + d + j * L);
     for (int64_t i = 1; i < count; ++i)
       for (int j = 0; j < 4; ++j) m[j] = V::fma(V::set1(p[i]), V::load(stream(i) + d + j * L), m[j]);
-    for (int j = 0; j < 4; ++j) m[j].store(out + d + j * L);
+    for (int j = 0; j < 4; j += 2) V::store_pair(m[j], m[j + 1], out + d + j * L);
   }
   for (; d < D; d += L) {
     const int64_t n = std::min(L, D - d);
@@ -71,7 +73,9 @@ KDELTA_INLINE void attn_res_token(const AttnResArgs& a, int64_t t, float* p) {
   if (a.n == 0) {
     std::memcpy(out, stream(0), static_cast<size_t>(D) * sizeof(E));
   } else {
-    for (int64_t i = 0; i < count; ++i) p[i] = attn_res_score<V>(stream(i), a.score_weight.data, D, a.eps);
+    const E* after = a.blocks.template at<const E>(0, t + 1 < a.sum.dim(0) ? t + 1 : t);
+    for (int64_t i = 0; i < count; ++i)
+      p[i] = attn_res_score<V>(stream(i), a.score_weight.data, D, a.eps, i + 1 < count ? stream(i + 1) : after);
     attn_res_softmax<V>(p, count);
     attn_res_mix<V>(stream, p, count, out, D);
   }

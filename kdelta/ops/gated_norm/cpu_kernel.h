@@ -42,14 +42,13 @@ void gated_norm_prenorm(const GatedNormArgs& a, int64_t t, int64_t h, float* s, 
 }
 
 // n lanes of (s * scale * weight + bias) * act(gate) at column d.
-template <class V, GateActivation kAct, class Gate, class Out>
-KDELTA_INLINE void gated_norm_lanes(const GatedNormArgs& a, const float* s, V scale, const Gate* gate, Out* out, int64_t d,
-                                    int64_t n) {
+template <class V, GateActivation kAct, class Gate>
+KDELTA_INLINE V gated_norm_value(const GatedNormArgs& a, const float* s, V scale, const Gate* gate, int64_t d, int64_t n) {
   V y = simd::load_lanes<V>(s + d, n) * scale;
   if (!a.weight.null()) y = y * simd::load_lanes<V>(a.weight.data + d, n);
   if (!a.bias.null()) y = y + simd::load_lanes<V>(a.bias.data + d, n);
   const V g = simd::load_lanes<V>(gate + d, n);
-  simd::store_lanes(y * (kAct == GateActivation::silu ? simd::silu(g) : simd::sigmoid(g)), out + d, n);
+  return y * (kAct == GateActivation::silu ? simd::silu(g) : simd::sigmoid(g));
 }
 
 template <class V, GateActivation kAct, class In, class Gate, class Out>
@@ -62,8 +61,12 @@ KDELTA_INLINE void gated_norm_row(const GatedNormArgs& a, int64_t t, int64_t h, 
   const Gate* gate = a.gate.template at<const Gate>(t, h);
   Out* out = a.out.template at<Out>(t, h);
   int64_t d = 0;
-  for (; d + L <= D; d += L) gated_norm_lanes<V, kAct>(a, s, scale, gate, out, d, L);
-  if (d < D) gated_norm_lanes<V, kAct>(a, s, scale, gate, out, d, D - d);
+  for (; d + 2 * L <= D; d += 2 * L)
+    V::store_pair(gated_norm_value<V, kAct>(a, s, scale, gate, d, L), gated_norm_value<V, kAct>(a, s, scale, gate, d + L, L), out + d);
+  for (; d < D; d += L) {
+    const int64_t n = std::min(L, D - d);
+    simd::store_lanes(gated_norm_value<V, kAct>(a, s, scale, gate, d, n), out + d, n);
+  }
 }
 
 template <class V>

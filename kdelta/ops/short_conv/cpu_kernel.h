@@ -1,6 +1,7 @@
 // The vector kernel of short_conv over any V of simd.h. A piece is one tile of channels of one sequence: it walks the sequence's
-// tokens with W row pointers (history rows, then input rows), writes the snapshots and at last the window. Only this piece touches
-// these channels of the slot, so nothing has to be saved aside. Channels are independent: the bits depend on neither tile nor split.
+// tokens over row pointers (history rows, then input rows), writes the snapshots and at last the window. Only this piece touches
+// these channels of the slot, so nothing has to be saved aside. Channels are independent, and every output is the same chain of
+// operations: the bits depend neither on the tile nor on the split nor on how tokens are grouped.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +14,44 @@
 
 namespace kdelta {
 
-// 4 rows of weights, 4 of input and 1 of output of 512 channels are 14 KB of L1 in bf16.
+// Channels of one piece: a piece walks all tokens of its sequence, so small pieces balance the threads.
 inline constexpr int64_t kConvTile = 512;
+// Tokens that share the loads of weights and history: 7 inputs are widened for 4 outputs instead of 16. 8 was slower: rows of K3 lie a
+// multiple of 4 KB apart and share one set of L1.
+inline constexpr int kConvGroup = 4;
 
-// n lanes of one output row at channel c.
-template <class V, int W, bool kSilu, class E>
-KDELTA_INLINE void conv_lanes(const E* const (&row)[W], const float* const (&weight)[W], E* out, int64_t c, int64_t n) {
-  V y = simd::load_lanes<V>(weight[0] + c, n) * simd::load_lanes<V>(row[0] + c, n);
-  for (int j = 1; j < W; ++j) y = V::fma(simd::load_lanes<V>(weight[j] + c, n), simd::load_lanes<V>(row[j] + c, n), y);
-  simd::store_lanes(kSilu ? simd::silu(y) : y, out + c, n);
+// One output from the W inputs at x.
+template <class V, int W, bool kSilu>
+KDELTA_INLINE V conv_value(const V (&w)[W], const V* x) {
+  V y = w[0] * x[0];
+  for (int j = 1; j < W; ++j) y = V::fma(w[j], x[j], y);
+  return kSilu ? simd::silu(y) : y;
+}
+
+// B output rows, n lanes at channel c. row[i .. i + W-1] are the inputs of out[i].
+template <class V, int W, bool kSilu, int B, class E>
+KDELTA_INLINE void conv_lanes(const E* const* row, const float* const (&weight)[W], E* const* out, int64_t c, int64_t n) {
+  V w[W], x[W - 1 + B];
+  for (int j = 0; j < W; ++j) w[j] = simd::load_lanes<V>(weight[j] + c, n);
+  for (int j = 0; j < W - 1; ++j) x[j] = simd::load_lanes<V>(row[j] + c, n);
+  for (int i = 0; i < B; ++i) {
+    x[W - 1 + i] = simd::load_lanes<V>(row[W - 1 + i] + c, n);
+    simd::store_lanes(conv_value<V, W, kSilu>(w, x + i), out[i] + c, n);
+  }
+}
+
+// The same for two whole vectors, which are a cache line of bf16 in AVX-512: a line stored at once need not be fetched first.
+template <class V, int W, bool kSilu, int B, class E>
+KDELTA_INLINE void conv_pair(const E* const* row, const float* const (&weight)[W], E* const* out, int64_t c) {
+  constexpr int64_t L = V::kLanes;
+  V w0[W], w1[W], x0[W - 1 + B], x1[W - 1 + B];
+  for (int j = 0; j < W; ++j) w0[j] = V::load(weight[j] + c), w1[j] = V::load(weight[j] + c + L);
+  for (int j = 0; j < W - 1; ++j) x0[j] = V::load(row[j] + c), x1[j] = V::load(row[j] + c + L);
+  for (int i = 0; i < B; ++i) {
+    x0[W - 1 + i] = V::load(row[W - 1 + i] + c);
+    x1[W - 1 + i] = V::load(row[W - 1 + i] + c + L);
+    V::store_pair(conv_value<V, W, kSilu>(w0, x0 + i), conv_value<V, W, kSilu>(w1, x1 + i), out[i] + c);
+  }
 }
 
 // One tile of one sequence. `part` is the output this tile belongs to, `shift` the channel of x where that output starts.
@@ -39,14 +69,13 @@ class ConvTile {
 
   void sequence(int64_t n, int64_t begin, int64_t len) const {
     const E* history[W - 1];
-    for (int j = 0; j < W - 1; ++j) history[j] = *a_.seq.fresh.at(n) != 0 ? kZeros : slot_row(*a_.seq.slot.at(n, 0), *a_.seq.accepted.at(n) - 1 + j);
+    for (int j = 0; j < W - 1; ++j)
+      history[j] = *a_.seq.fresh.at(n) != 0 ? kZeros : slot_row(*a_.seq.slot.at(n, 0), *a_.seq.accepted.at(n) - 1 + j);
     // Input i of the sequence; negative: before this call.
     auto input = [&](int64_t i) { return i < 0 ? history[W - 1 + i] : a_.x.template at<const E>(begin + i) + channel_; };
-    const E* row[W];
-    for (int64_t i = 0; i < len; ++i) {
-      for (int j = 0; j < W; ++j) row[j] = input(i - (W - 1) + j);
-      output_row(row, out(begin + i));
-    }
+    int64_t i = 0;
+    for (; i + kConvGroup <= len; i += kConvGroup) outputs<kConvGroup>(input, begin, i);
+    for (; i < len; ++i) outputs<1>(input, begin, i);
     const int64_t Q = a_.seq.snapshot.null() ? 0 : a_.seq.snapshot.dim(0);
     for (int64_t q = 0; q < Q; ++q)
       if (*a_.seq.snapshot.at(q, 2) != -1 && *a_.seq.snapshot.at(q, 0) == n)
@@ -62,11 +91,17 @@ class ConvTile {
   KDELTA_INLINE E* slot_row(int64_t slot, int64_t r) const { return a_.state.template at<E>(slot, r) + channel_; }
   KDELTA_INLINE size_t bytes() const { return static_cast<size_t>(width_) * sizeof(E); }
 
-  KDELTA_INLINE void output_row(const E* const (&row)[W], E* y) const {
+  // Outputs i .. i + B-1 of the sequence.
+  template <int B, class Input>
+  KDELTA_INLINE void outputs(const Input& input, int64_t begin, int64_t i) const {
     constexpr int64_t L = V::kLanes;
+    const E* row[W - 1 + B];
+    E* y[B];
+    for (int j = 0; j < W - 1 + B; ++j) row[j] = input(i - (W - 1) + j);
+    for (int j = 0; j < B; ++j) y[j] = out(begin + i + j);
     int64_t c = 0;
-    for (; c + L <= width_; c += L) conv_lanes<V, W, kSilu>(row, weight_, y, c, L);
-    if (c < width_) conv_lanes<V, W, kSilu>(row, weight_, y, c, width_ - c);
+    for (; c + 2 * L <= width_; c += 2 * L) conv_pair<V, W, kSilu, B>(row, weight_, y, c);
+    for (; c < width_; c += L) conv_lanes<V, W, kSilu, B>(row, weight_, y, c, std::min(L, width_ - c));
   }
 
   // Row j of the slot = input first + j. Ascending order: a source row of the same slot lies behind its target.

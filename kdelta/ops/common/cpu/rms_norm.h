@@ -41,8 +41,12 @@ KDELTA_INLINE void rms_norm_row(const In* x, const float* weight, Out* out, int6
   constexpr int64_t L = V::kLanes;
   const V scale = V::set1(rms_scale<V>(x, D, eps));
   int64_t d = 0;
-  for (; d + L <= D; d += L) (V::load(x + d) * scale * V::load(weight + d)).store(out + d);
-  if (d < D) (V::load_n(x + d, D - d) * scale * V::load_n(weight + d, D - d)).store_n(out + d, D - d);
+  for (; d + 2 * L <= D; d += 2 * L)
+    V::store_pair(V::load(x + d) * scale * V::load(weight + d), V::load(x + d + L) * scale * V::load(weight + d + L), out + d);
+  for (; d < D; d += L) {
+    const int64_t n = D - d < L ? D - d : L;
+    simd::store_lanes(simd::load_lanes<V>(x + d, n) * scale * simd::load_lanes<V>(weight + d, n), out + d, n);
+  }
 }
 
 }  // namespace kdelta

@@ -5,8 +5,9 @@
 // Members: kLanes; zero(), set1(x), load(p), load_n(p, n), store(p), store_n(p, n) for float and bf16 memory (no alignment
 // needed; the _n forms touch only n <= kLanes elements and load zeros beyond), + - * /, fma(a, b, c) = a*b + c, min, max (the second
 // operand when either is NaN), sqrt, abs, round() to nearest even below 2^22, pow2i() = 2^x for integers x in -126..127, ldexp(x, n)
-// = x * 2^n for integers n in -252..254, sum() (fixed order), max_lane(), select_gt(a, b, x, y) = a > b ? x : y per lane. A store to
-// bf16 is to_bf16 of dtype.h: ties to even, NaN stays NaN.
+// = x * 2^n for integers n in -252..254, sum() (fixed order), max_lane(), select_gt(a, b, x, y) = a > b ? x : y per lane, all_gt(a, b),
+// store_pair(a, b, p) = two stores in a row (one cache line of bf16 in AVX-512). A store to bf16 is to_bf16 of dtype.h: ties to
+// even, NaN stays NaN.
 #pragma once
 
 #include <cmath>
@@ -71,6 +72,10 @@ struct Portable {
   static KDELTA_INLINE Portable fma(Portable a, Portable b, Portable c) { return {a.v * b.v + c.v}; }
   static KDELTA_INLINE Portable min(Portable a, Portable b) { return {a.v < b.v ? a.v : b.v}; }
   static KDELTA_INLINE Portable max(Portable a, Portable b) { return {a.v > b.v ? a.v : b.v}; }
+  static KDELTA_INLINE bool all_gt(Portable a, Portable b) {
+    const auto m = a.v > b.v;
+    return (m[0] & m[1] & m[2] & m[3]) != 0;
+  }
   static KDELTA_INLINE Portable select_gt(Portable a, Portable b, Portable x, Portable y) { return {a.v > b.v ? x.v : y.v}; }
   KDELTA_INLINE Portable sqrt() const { return {Raw{sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}}; }
   KDELTA_INLINE Portable abs() const { return {Raw{fabsf(v[0]), fabsf(v[1]), fabsf(v[2]), fabsf(v[3])}}; }
@@ -138,6 +143,9 @@ struct Avx2 {
   static KDELTA_INLINE Avx2 fma(Avx2 a, Avx2 b, Avx2 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
   static KDELTA_INLINE Avx2 min(Avx2 a, Avx2 b) { return {_mm256_min_ps(a.v, b.v)}; }
   static KDELTA_INLINE Avx2 max(Avx2 a, Avx2 b) { return {_mm256_max_ps(a.v, b.v)}; }
+  static KDELTA_INLINE bool all_gt(Avx2 a, Avx2 b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)) == 0xff;
+  }
   static KDELTA_INLINE Avx2 select_gt(Avx2 a, Avx2 b, Avx2 x, Avx2 y) {
     return {_mm256_blendv_ps(y.v, x.v, _mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ))};
   }
@@ -212,6 +220,7 @@ struct Avx512 {
   static KDELTA_INLINE Avx512 fma(Avx512 a, Avx512 b, Avx512 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
   static KDELTA_INLINE Avx512 min(Avx512 a, Avx512 b) { return {_mm512_min_ps(a.v, b.v)}; }
   static KDELTA_INLINE Avx512 max(Avx512 a, Avx512 b) { return {_mm512_max_ps(a.v, b.v)}; }
+  static KDELTA_INLINE bool all_gt(Avx512 a, Avx512 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ) == 0xffff; }
   static KDELTA_INLINE Avx512 select_gt(Avx512 a, Avx512 b, Avx512 x, Avx512 y) {
     return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ), y.v, x.v)};
   }

@@ -45,16 +45,16 @@ struct Ratio {
 // for bit.
 template <class V>
 KDELTA_INLINE Ratio<V> tanh_ratio(V x) {
-  const V one = V::set1(1.0f), limit = V::set1(0.625f), a = x.abs();
-  const V e = exp(V::zero() - (a + a));
-  const V t = one - e;
-  const V s = x * x;
+  const V one = V::set1(1.0f), limit = V::set1(0.625f), a = x.abs(), s = x * x;
   V p = V::set1(-5.70498872745e-3f);
   p = V::fma(p, s, V::set1(2.06390887954e-2f));
   p = V::fma(p, s, V::set1(-5.37397155531e-2f));
   p = V::fma(p, s, V::set1(1.33314422036e-1f));
   p = V::fma(p, s, V::set1(-3.33332819422e-1f));
   const V small = x * V::fma(p, s, one);
+  // The usual case of a soft cap; each lane gets the same bits either way.
+  if (V::all_gt(limit, a)) return {small, one};
+  const V e = exp(V::zero() - (a + a)), t = one - e;
   return {V::select_gt(limit, a, small, V::select_gt(V::zero(), x, V::zero() - t, t)), V::select_gt(limit, a, one, one + e)};
 }
 

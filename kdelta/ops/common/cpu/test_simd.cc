@@ -142,13 +142,17 @@ TEST_P(Simd, ALaneHasTheSameBitsWhereverItStandsAndWhateverStandsBesideIt) {
 // Every upper half, with the lower halves around the tie and at the ends.
 TEST_P(Simd, ABf16StoreRoundsEveryUpperHalfAsToBf16Does) {
   const auto L = static_cast<size_t>(p.lanes);
-  std::vector<float> x(L);
-  std::vector<bf16> y(L);
+  std::vector<float> x(2 * L);
+  std::vector<bf16> y(L), z(2 * L);
   for (uint32_t low : {0u, 1u, 0x7ffeu, 0x7fffu, 0x8000u, 0x8001u, 0xfffeu, 0xffffu})
-    for (uint32_t high = 0; high < 65536; high += static_cast<uint32_t>(L)) {
-      for (size_t i = 0; i < L; ++i) x[i] = std::bit_cast<float>((high + static_cast<uint32_t>(i)) << 16 | low);
-      p.narrow(x.data(), y.data());
-      for (size_t i = 0; i < L; ++i) ASSERT_EQ(y[i].bits, to_bf16(x[i]).bits) << std::hex << bits(x[i]);
+    for (uint32_t high = 0; high < 65536; high += static_cast<uint32_t>(2 * L)) {
+      for (size_t i = 0; i < 2 * L; ++i) x[i] = std::bit_cast<float>((high + static_cast<uint32_t>(i)) << 16 | low);
+      p.narrow_pair(x.data(), z.data());
+      for (size_t i = 0; i < 2 * L; ++i) ASSERT_EQ(z[i].bits, to_bf16(x[i]).bits) << std::hex << bits(x[i]);
+      for (size_t half : {size_t{0}, L}) {
+        p.narrow(x.data() + half, y.data());
+        for (size_t i = 0; i < L; ++i) ASSERT_EQ(y[i].bits, z[half + i].bits) << std::hex << bits(x[half + i]);
+      }
     }
 }
 
@@ -222,6 +226,18 @@ TEST_P(Simd, SelectTakesTheLastWhenTheComparisonIsFalseOrNaN) {
   EXPECT_EQ(run(1, 1), 20.0f);
   EXPECT_EQ(run(kNaN, 1), 20.0f);
   EXPECT_EQ(run(1, kNaN), 20.0f);
+}
+
+TEST_P(Simd, AllGtIsFalseWhenOneLaneIsNotGreaterOrNaN) {
+  const auto L = static_cast<size_t>(p.lanes);
+  const std::vector<float> two(L, 2);
+  EXPECT_TRUE(p.all_gt(two.data(), std::vector<float>(L, 1).data()));
+  for (size_t lane = 0; lane < L; ++lane)
+    for (float other : {2.0f, 3.0f, kNaN}) {
+      std::vector<float> v(L, 1);
+      v[lane] = other;
+      EXPECT_FALSE(p.all_gt(two.data(), v.data())) << lane;
+    }
 }
 
 TEST_P(Simd, RoundIsToNearestEvenAndLeavesLargeNumbersAlone) {

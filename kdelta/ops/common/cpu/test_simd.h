@@ -18,6 +18,7 @@ struct SimdProbe {
   void (*min)(const float* a, const float* b, float* y);  // one vector each
   void (*max)(const float* a, const float* b, float* y);
   void (*select_gt)(const float* a, const float* b, const float* x, const float* y, float* z);
+  bool (*all_gt)(const float* a, const float* b);
   void (*ldexp)(const float* x, const float* n, float* y);
   void (*fma)(const float* a, const float* b, const float* c, float* y);
   float (*sum)(const float* x);
@@ -27,6 +28,7 @@ struct SimdProbe {
   void (*widen_n)(const bf16* x, float* y, int64_t n);
   void (*narrow)(const float* x, bf16* y);  // one vector
   void (*widen)(const bf16* x, float* y);
+  void (*narrow_pair)(const float* x, bf16* y);  // two vectors
 };
 
 SimdProbe simd_probe_portable();

@@ -47,6 +47,7 @@ SimdProbe simd_probe(const char* name, IsaLevel isa) {
       .max = [](const float* a, const float* b, float* y) { V::max(V::load(a), V::load(b)).store(y); },
       .select_gt = [](const float* a, const float* b, const float* x, const float* y,
                       float* z) { V::select_gt(V::load(a), V::load(b), V::load(x), V::load(y)).store(z); },
+      .all_gt = [](const float* a, const float* b) { return V::all_gt(V::load(a), V::load(b)); },
       .ldexp = [](const float* x, const float* n, float* y) { V::ldexp(V::load(x), V::load(n)).store(y); },
       .fma = [](const float* a, const float* b, const float* c,
                 float* y) { V::fma(V::load(a), V::load(b), V::load(c)).store(y); },
@@ -57,6 +58,7 @@ SimdProbe simd_probe(const char* name, IsaLevel isa) {
       .widen_n = [](const bf16* x, float* y, int64_t n) { V::load_n(x, n).store_n(y, n); },
       .narrow = [](const float* x, bf16* y) { V::load(x).store(y); },
       .widen = [](const bf16* x, float* y) { V::load(x).store(y); },
+      .narrow_pair = [](const float* x, bf16* y) { V::store_pair(V::load(x), V::load(x + V::kLanes), y); },
   };
 }
 
