@@ -25,6 +25,7 @@ using MlaAppendVariant = Variant<MlaAppendArgs, MlaAppendDesc>;
 std::span<const MlaAppendVariant> mla_append_variants();
 
 int64_t mla_reference_scratch(const MlaDesc& d);
+int64_t mla_cpu_scratch(const MlaDesc& d);
 
 #define KDELTA_VARIANT(name, isa, refuse, scratch) void mla_##name(const Exec&, const MlaArgs&, const MlaDesc&, void*);
 #include "kdelta/ops/mla/variants.inc"

@@ -1,0 +1,9 @@
+#include "kdelta/ops/mla/cpu_kernel.h"
+
+namespace kdelta {
+
+void mla_avx512(const Exec& ex, const MlaArgs& args, const MlaDesc& desc, void* scratch) {
+  mla_cpu<simd::Avx512>(ex, args, desc, scratch);
+}
+
+}  // namespace kdelta
