@@ -201,6 +201,20 @@ TEST_P(Kda, VerifyingDraftsHasTheBitsOfSingleStepsForEveryAcceptedCount) {
   verify_equals_steps<float>(ex, 70);
 }
 
+TEST_P(Kda, APrefillStartsAtItsAcceptedColumnAndWritesColumnZeroOnly) {
+  const Sizes z{.H = 2, .K = 60, .V = 40, .columns = 3};
+  Problem<> p(z, {Row{.len = 20, .accepted = 3}});
+  const Problem<> before = p;
+  Problem<> plain({.H = 2, .K = 60, .V = 40}, {Row{.len = 20}});
+  plain.copy_tokens(before, 0, 0, 20);
+  plain.copy_slot(before, 3, 1);
+  p.run(ex);
+  plain.run(ex);
+  EXPECT_TRUE(same_out(p, 0, plain, 0, 20));
+  EXPECT_TRUE(same_slot(p, 1, plain, 1));
+  EXPECT_TRUE(same_slot(p, 2, before, 2) && same_slot(p, 3, before, 3));
+}
+
 TEST_P(Kda, SnapshotsHoldTheBitsOfAShorterPrefill) {
   for (int64_t K : {128, 60}) {
     const Sizes z{.H = 2, .K = K, .V = 70, .slots = 12};
