@@ -47,7 +47,7 @@ KDELTA_INLINE void score_row(const Tokens& x, int64_t t, int64_t i, float* keys,
       }
     }
     const __m256 s = sums8(acc);
-    _mm_storeu_ps(low + j, _mm_mul_ps(_mm256_castps256_ps128(s), _mm_set1_ps(x.beta[t])));
+    _mm_storeu_ps(low + j, _mm_mul_ps(_mm256_castps256_ps128(s), _mm_set1_ps(-x.beta[t])));
     _mm_storeu_ps(mix + j, _mm256_extractf128_ps(s, 1));
   }
   for (int64_t d = 0; d < Kp; d += 16) V::load(k + d).store(keys + i * Kp + d);
@@ -167,30 +167,31 @@ KDELTA_INLINE void read_state(const Tokens& x, const Block& b, const Panel& p, i
   }
 }
 
-// Forward substitution (I + low) u = u in place, and out += mix u, four rows at a time: what comes from earlier rows first, then
+// Forward substitution (I - low) u = u in place, and out += mix u, four rows at a time: what comes from earlier rows first, then
 // the triangle.
 KDELTA_INLINE void substitute(const Block& b, float* u, float* out, int64_t out_stride) {
+  const float *low = b.low, *mix = b.mix;
   for (int64_t i = 0; i < C; i += 4) {
     V y[4][2], o[4][2];
     for (int64_t r = 0; r < 4; ++r)
       for (int64_t j = 0; j < 2; ++j)
         y[r][j] = V::load(u + (i + r) * W + 16 * j), o[r][j] = V::load(out + (i + r) * out_stride + 16 * j);
     auto add = [&](int64_t r, int64_t column, V u0, V u1) {
-      const V l = V::set1(-b.low[(i + r) * C + column]);
+      const V l = V::set1(low[(i + r) * C + column]);
       y[r][0] = V::fma(l, u0, y[r][0]);
       y[r][1] = V::fma(l, u1, y[r][1]);
     };
-    auto mix = [&](int64_t r, int64_t column, V u0, V u1) {
-      const V m = V::set1(b.mix[(i + r) * C + column]);
+    auto add_out = [&](int64_t r, int64_t column, V u0, V u1) {
+      const V m = V::set1(mix[(i + r) * C + column]);
       o[r][0] = V::fma(m, u0, o[r][0]);
       o[r][1] = V::fma(m, u1, o[r][1]);
     };
     for (int64_t c = 0; c < i; ++c) {
       const V u0 = V::load(u + c * W), u1 = V::load(u + c * W + 16);
-      for (int64_t r = 0; r < 4; ++r) add(r, c, u0, u1), mix(r, c, u0, u1);
+      for (int64_t r = 0; r < 4; ++r) add(r, c, u0, u1), add_out(r, c, u0, u1);
     }
     for (int64_t e = 0; e < 4; ++e) {
-      for (int64_t r = e; r < 4; ++r) mix(r, i + e, y[e][0], y[e][1]);
+      for (int64_t r = e; r < 4; ++r) add_out(r, i + e, y[e][0], y[e][1]);
       for (int64_t r = e + 1; r < 4; ++r) add(r, i + e, y[e][0], y[e][1]);
     }
     for (int64_t r = 0; r < 4; ++r)

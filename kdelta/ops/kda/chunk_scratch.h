@@ -16,7 +16,7 @@ inline constexpr int64_t W = 32;
 
 // What the value channels of a block share.
 struct Block {
-  float *low = nullptr, *mix = nullptr;            // [C, C] diag(b) A and M; row i holds columns j < i, mix also j = i
+  float *low = nullptr, *mix = nullptr;            // [C, C] -diag(b) A and M; row i holds columns j < i, mix also j = i
   uint32_t *kd = nullptr, *qd = nullptr;           // [C, Kp/2] pairs of channels
   float *kd_scale = nullptr, *qd_scale = nullptr;  // [C]
   uint32_t* kg = nullptr;                          // [C/2, Kp] pairs of tokens

@@ -126,19 +126,27 @@ KDELTA_INLINE V reciprocal(V y) {
   return V::set1(1.0f) / y;
 }
 
+// x <- 1/(1 + exp(-x)), by the smaller exponential so that neither end overflows.
+template <class V, int N>
+KDELTA_INLINE void to_sigmoid(V (&x)[N]) {
+  V e[N];
+  for (int i = 0; i < N; ++i) e[i] = V::zero() - x[i].abs();
+  exp_nonpositive(e);
+  for (int i = 0; i < N; ++i) {
+    const V r = reciprocal(V::set1(1.0f) + e[i]);
+    x[i] = V::select_gt(V::zero(), x[i], e[i] * r, r);
+  }
+}
+
 // z: raw gates plus bias, replaced by exp(g).
 template <class V, int N, KdaGate kKind>
 KDELTA_INLINE void decay_of(V (&z)[N], V A, V lower_bound) {
-  V e[N];
   if constexpr (kKind == KdaGate::bounded) {
-    for (int i = 0; i < N; ++i) z[i] = A * z[i], e[i] = V::zero() - z[i].abs();
-    exp_nonpositive(e);
-    // The sigmoid by the smaller exponential, so that neither end overflows.
-    for (int i = 0; i < N; ++i) {
-      const V r = reciprocal(V::set1(1.0f) + e[i]);
-      z[i] = lower_bound * V::select_gt(V::zero(), z[i], e[i] * r, r);
-    }
+    for (int i = 0; i < N; ++i) z[i] = A * z[i];
+    to_sigmoid(z);
+    for (int i = 0; i < N; ++i) z[i] = lower_bound * z[i];
   } else {
+    V e[N];
     for (int i = 0; i < N; ++i) e[i] = V::zero() - z[i].abs();
     exp_nonpositive(e);
     // max keeps a NaN in its second operand.
@@ -211,9 +219,13 @@ void prepare(const KdaArgs& a, const Task& task, int64_t t, int64_t count, Token
       activate_gate<V, KdaGate::bounded>(a.dt_bias.at(task.h), A, a.lower_bound, x.K, decay);
     else
       activate_gate<V, KdaGate::softplus>(a.dt_bias.at(task.h), A, 0.0f, x.K, decay);
-    const float b = scalar(a.beta, t + i, task.h);
-    x.beta[i] = a.beta_kind == KdaBeta::raw ? 1.0f / (1.0f + std::exp(-b)) : b;
+    x.beta[i] = scalar(a.beta, t + i, task.h);
     x.qk[i] = dot<V>(q, k, x.Kp);
+  }
+  for (int64_t i = 0; a.beta_kind == KdaBeta::raw && i < count; i += V::kLanes) {
+    V b[1] = {V::load_n(x.beta + i, count - i < V::kLanes ? count - i : V::kLanes)};
+    to_sigmoid(b);
+    b[0].store(x.beta + i);
   }
 }
 
