@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "bench/roof.h"
+#include "kdelta/core/error.h"
 #include "kdelta/core/exec.h"
 
 namespace kdelta::bench {

@@ -5,9 +5,9 @@
 
 namespace kdelta {
 
-// A weight block is 8 panels x 512 columns (128 KB, read again for every 32 tokens); tokens are taken 1,024 at a time, whose
-// products for 8 panels (512 KB) rest in L2 between column blocks.
-inline constexpr int64_t kTilePanels = 8, kTileColumns = 512, kTileTokens = 1024;
+// Two panels x 256 columns (16 KB) stay in L1 while all tokens pass (16 KB per 32 of them, from L2), 8 panels make a block. Tokens
+// are taken 1,024 at a time, whose products for 8 panels (512 KB) and columns (512 KB) rest in L2.
+inline constexpr int64_t kTilePanels = 8, kTileColumns = 256, kTileTokens = 1024;
 inline constexpr int64_t kTileBytes = 1024;
 
 // Columns rounded up to whole tiles of 32.

@@ -16,7 +16,7 @@ inline constexpr int64_t kTileFloats = kTileBytes / 4;
 struct TileScratch {
   uint8_t* weights;  // [panel][column tile] tiles of 1 KB
   float* products;   // [token block][panel] tiles of 1 KB
-  __m512i* drops;    // [panel][16 rows], lane b: block b of the current 512 columns
+  __m512i* drops;    // [panel][16 rows], lane b: block b of the current 16
   float* exact_row;  // [K]
 };
 
@@ -131,17 +131,16 @@ KDELTA_INLINE PackedTokens packed_tokens(const Projection& p, const uint8_t* dat
 template <class Tiles>
 KDELTA_INLINE void multiply_blocks(const Projection& p, const PackedTokens& x, const PanelTiles* a, int64_t panels, int64_t k,
                                    int64_t tiles, float* products) {
-  for (int64_t b = 0; b < x.blocks; b += 2) {
-    const uint8_t* tokens[2] = {x.tile(b, k / 32, p.w.cols), b + 1 < x.blocks ? x.tile(b + 1, k / 32, p.w.cols) : nullptr};
-    for (int64_t i = 0; i < panels; i += 2) {
-      float* at = products + (b * kTilePanels + i) * kTileFloats;
+  for (int64_t i = 0; i < panels; i += 2)
+    for (int64_t b = 0; b < x.blocks; b += 2) {
       const bool two_panels = i + 1 < panels, two_blocks = b + 1 < x.blocks;
+      const uint8_t* tokens[2] = {x.tile(b, k / 32, p.w.cols), two_blocks ? x.tile(b + 1, k / 32, p.w.cols) : nullptr};
+      float* at = products + (b * kTilePanels + i) * kTileFloats;
       if (two_panels && two_blocks) multiply_block<Tiles, 2, 2>(a + i, tokens, x.columns, tiles, k == 0, at);
       else if (two_panels) multiply_block<Tiles, 2, 1>(a + i, tokens, x.columns, tiles, k == 0, at);
       else if (two_blocks) multiply_block<Tiles, 1, 2>(a + i, tokens, x.columns, tiles, k == 0, at);
       else multiply_block<Tiles, 1, 1>(a + i, tokens, x.columns, tiles, k == 0, at);
     }
-  }
 }
 
 // Product tiles [row][token] of one panel to out rows, addend added.
@@ -182,7 +181,7 @@ void many_tokens(const Projection& p, const PackedTokens& x, int64_t n, int64_t 
     const int64_t left = tile_columns(p.w.cols - k), tiles = left < kTileColumns / 32 ? left : kTileColumns / 32;
     for (int64_t i = 0; i < panels; ++i) {
       __m512i* drops = s.drops + 16 * i;
-      outside[i] |= panel_drops<F>(p.w, n + 16 * i, k, drops);
+      if (k % kScaleSpan == 0) outside[i] |= panel_drops<F>(p.w, n + 16 * i, k, drops);
       a[i] = filled_tiles<F>(p.w, n + 16 * i, k, tiles, drops, s.weights + i * (kTileColumns / 32) * kTileBytes);
     }
     multiply_blocks<Tiles>(p, x, a, panels, k, tiles, s.products);
@@ -193,7 +192,7 @@ void many_tokens(const Projection& p, const PackedTokens& x, int64_t n, int64_t 
 // Column tiles per step of few_tokens: short, so that dequantising the next ones overlaps the products of these.
 inline constexpr int64_t kStepTiles = 2;
 // Bytes ahead of the loads of a row; the end of a row leads into the rows of the next group.
-inline constexpr int64_t kTilePrefetch = 1024;
+inline constexpr int64_t kTilePrefetch = 512;
 
 // The lines that the step at byte `at` of G panels will want, once per line.
 template <class F, int G>

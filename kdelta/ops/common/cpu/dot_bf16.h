@@ -13,7 +13,7 @@ namespace kdelta {
 struct PackScratch {
   __m512i* words;   // [G][512 / G] pairs of columns
   __m512i* drops;   // [8][16] scale drops of the current 512 columns
-  __m512* sums;     // [256][2] or [3][8] accumulators
+  __m512* sums;     // [256 tokens][8 panels] accumulators, group by group
   float* exact_row; // [K] for rows outside the range of exact bf16 weights
 };
 
@@ -21,11 +21,12 @@ KDELTA_INLINE PackScratch pack_scratch(void* scratch, int rank, int64_t K) {
   auto* base = reinterpret_cast<__m512i*>(static_cast<char*>(scratch) + rank * pack_scratch_bytes(K));
   __m512i* drops = base + kPackVectors;
   __m512i* sums = drops + kPackPanels * 16;
-  return {base, drops, reinterpret_cast<__m512*>(sums), reinterpret_cast<float*>(sums + kPackTokens * 2)};
+  return {base, drops, reinterpret_cast<__m512*>(sums), reinterpret_cast<float*>(sums + kPackTokens * kPackPanels)};
 }
 
-// Bytes ahead of the loads of a row; the last bytes of a row lead into the row of the panel group that comes next.
-inline constexpr int64_t kPackPrefetch = 1024;
+// Bytes ahead of the loads of a row (0 costs half the rate, 2,048 a tenth: notes.md); the end of a row leads into the rows of the
+// next panel group.
+inline constexpr int64_t kPackPrefetch = 512;
 
 // One step of a panel: 64 bytes of each row, or `bytes` of `count` rows. dst[i] = pair i of all rows.
 template <class F>
@@ -109,18 +110,19 @@ KDELTA_INLINE void dot_tile(const __m512i* words, const bf16* const* x, int64_t 
     for (int g = 0; g < G; ++g) sums[t * G + g] = acc[t][g];
 }
 
-// Tokens [begin, end) against one packed column range [k, k + columns).
+// Tokens [begin, end) against one packed column range [k, k + columns) of G panels.
 // Not inlined, as pack_panel: constants of the one must not take registers from the other.
 template <int G>
-__attribute__((noinline)) void dot_tokens(const Projection& p, int64_t begin, int64_t end, int64_t k, int64_t columns, const PackScratch& s) {
+__attribute__((noinline)) void dot_tokens(const Projection& p, int64_t begin, int64_t end, int64_t k, int64_t columns, const __m512i* words,
+                                           __m512* all_sums) {
   constexpr int kMost = 24 / G > 12 ? 12 : 24 / G;
   const bf16* x[kMost];
   for (int64_t t = begin; t < end;) {
     const int64_t left = end - t < kMost ? end - t : kMost;
     for (int64_t i = 0; i < left; ++i) x[i] = p.token<bf16>(t + i) + k;
-    __m512* sums = s.sums + (t - begin) * G;
+    __m512* sums = all_sums + (t - begin) * G;
     auto tile = [&](auto tokens) __attribute__((always_inline)) {
-      dot_tile<G, decltype(tokens)::value>(s.words, x, columns / 2, columns % 2 != 0, k == 0, sums);
+      dot_tile<G, decltype(tokens)::value>(words, x, columns / 2, columns % 2 != 0, k == 0, sums);
       t += decltype(tokens)::value;
     };
     if constexpr (kMost >= 12)
@@ -140,8 +142,10 @@ __attribute__((noinline)) void dot_tokens(const Projection& p, int64_t begin, in
 }
 
 template <int G, class Out>
-KDELTA_INLINE void store_group(const Projection& p, int64_t n, int64_t begin, int64_t end, const __mmask16* rows,
+KDELTA_INLINE void store_group(const Projection& p, int64_t n, int64_t begin, int64_t end, const __mmask16* outside,
                                const __m512* sums) {
+  __mmask16 rows[G];
+  for (int g = 0; g < G; ++g) rows[g] = stored_rows(p, n + 16 * g, outside[g]);
   for (int64_t t = begin; t < end; ++t)
     for (int g = 0; g < G; ++g) {
       const int64_t at = n + 16 * g;
@@ -150,28 +154,37 @@ KDELTA_INLINE void store_group(const Projection& p, int64_t n, int64_t begin, in
     }
 }
 
-// G panels starting at row n, all tokens.
+// The column range [k, k + columns) of G panels at row n into s.words; returns the rows outside the exact range in `outside`.
+template <class F, int G>
+KDELTA_INLINE void pack_group(const Matrix& w, int64_t n, int64_t k, int64_t columns, __m512i* drops, __mmask16* outside,
+                              __m512i* words) {
+  for (int64_t g = 0; g < G; ++g) {
+    const int64_t first = n + 16 * g, count = w.rows - first < 16 ? w.rows - first : 16;
+    if constexpr (F::kScaled)
+      if (k % kScaleSpan == 0) outside[g] |= scale_drops_by_block<F>(w, first, count, k / kMxBlock, drops + 16 * g);
+    pack_panel<F>(w, first, count, k, columns, 16 * G, drops + 16 * g, words + g * (kPackVectors / G));
+  }
+}
+
+// `groups` times G panels starting at row n, all tokens. 256 tokens x 512 columns (256 KB) stay in L2 for all the groups.
 template <class F, int G, class Out>
-void dot_group(const Projection& p, int64_t n, const PackScratch& s) {
+void dot_groups(const Projection& p, int64_t n, int64_t groups, const PackScratch& s) {
   constexpr int64_t kRoom = 2 * kPackVectors / G, kColumns = kRoom < kScaleSpan ? kRoom : kScaleSpan;
-  __mmask16 outside[G] = {}, rows[G];
+  __mmask16 outside[kPackPanels] = {};
   for (int64_t begin = 0; begin < p.T; begin += kPackTokens) {
     const int64_t end = begin + kPackTokens < p.T ? begin + kPackTokens : p.T;
     for (int64_t k = 0; k < p.w.cols; k += kColumns) {
       const int64_t columns = p.w.cols - k < kColumns ? p.w.cols - k : kColumns;
-      for (int64_t g = 0; g < G; ++g) {
-        const int64_t first = n + 16 * g, count = p.w.rows - first < 16 ? p.w.rows - first : 16;
-        if constexpr (F::kScaled)
-          if (k % kScaleSpan == 0) outside[g] |= scale_drops_by_block<F>(p.w, first, count, k / kMxBlock, s.drops + 16 * g);
-        pack_panel<F>(p.w, first, count, k, columns, 16 * G, s.drops + 16 * g, s.words + g * (kPackVectors / G));
+      for (int64_t i = 0; i < groups; ++i) {
+        pack_group<F, G>(p.w, n + 16 * G * i, k, columns, s.drops + 16 * G * i, outside + G * i, s.words);
+        dot_tokens<G>(p, begin, end, k, columns, s.words, s.sums + i * kPackTokens * G);
       }
-      dot_tokens<G>(p, begin, end, k, columns, s);
     }
-    for (int g = 0; g < G; ++g) rows[g] = stored_rows(p, n + 16 * g, outside[g]);
-    store_group<G, Out>(p, n, begin, end, rows, s.sums);
+    for (int64_t i = 0; i < groups; ++i)
+      store_group<G, Out>(p, n + 16 * G * i, begin, end, outside + G * i, s.sums + i * kPackTokens * G);
   }
   if constexpr (F::kScaled)
-    for (int g = 0; g < G; ++g)
+    for (int64_t g = 0; g < groups * G; ++g)
       if (outside[g] != 0) exact_rows<Out>(p, n + 16 * g, outside[g], s.exact_row);
 }
 
@@ -183,13 +196,14 @@ void dot_panels_bf16(const Projection& p, int64_t begin, int64_t end, const Pack
     const int64_t left = end - begin, n = begin * kPanelRows;
     int64_t G = widest;
     while (G > left) G /= 2;
+    const int64_t groups = (left < kPackPanels ? left : kPackPanels) / G;
     switch (G) {
-      case 8: dot_group<F, 8, Out>(p, n, s); break;
-      case 4: dot_group<F, 4, Out>(p, n, s); break;
-      case 2: dot_group<F, 2, Out>(p, n, s); break;
-      default: dot_group<F, 1, Out>(p, n, s);
+      case 8: dot_groups<F, 8, Out>(p, n, groups, s); break;
+      case 4: dot_groups<F, 4, Out>(p, n, groups, s); break;
+      case 2: dot_groups<F, 2, Out>(p, n, groups, s); break;
+      default: dot_groups<F, 1, Out>(p, n, groups, s);
     }
-    begin += G;
+    begin += groups * G;
   }
 }
 

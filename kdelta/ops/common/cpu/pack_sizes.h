@@ -5,12 +5,12 @@
 
 namespace kdelta {
 
-// 512 vectors (32 KB, two thirds of L1): G panels of 1024 / G columns. Tokens per pass: their accumulators (32 KB) stay in L2.
+// 512 vectors (32 KB, two thirds of L1): G panels of 1024 / G columns. Tokens per pass: their accumulators (128 KB) stay in L2.
 inline constexpr int64_t kPackVectors = 512, kPackTokens = 256, kPackPanels = 8;
 
 // Bytes of one thread: packed words, scale drops, accumulators, one dequantised row.
 KDELTA_INLINE int64_t pack_scratch_bytes(int64_t K) {
-  return (kPackVectors + kPackPanels * 16 + kPackTokens * 2) * 64 + (K * 4 + 63) / 64 * 64;
+  return (kPackVectors + kPackPanels * 16 + kPackTokens * kPackPanels) * 64 + (K * 4 + 63) / 64 * 64;
 }
 
 }  // namespace kdelta
