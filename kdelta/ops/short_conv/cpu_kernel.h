@@ -14,11 +14,12 @@
 
 namespace kdelta {
 
-// Channels of one piece: a piece walks all tokens of its sequence, so small pieces balance the threads.
+// Channels of one piece. A piece walks all tokens of its sequence, so small pieces balance the threads.
 inline constexpr int64_t kConvTile = 512;
 // Tokens that share the loads of weights and history: 7 inputs are widened for 4 outputs instead of 16. 8 was slower: rows of K3 lie a
-// multiple of 4 KB apart and share one set of L1.
-inline constexpr int kConvGroup = 4;
+// multiple of 4 KB apart and share one set of L1. With the 16 registers of AVX2 and SSE a group spills, so there it is 1.
+template <class V>
+inline constexpr int kConvGroup = V::kLanes == 16 ? 4 : 1;
 
 // One output from the W inputs at x.
 template <class V, int W, bool kSilu>
@@ -73,8 +74,9 @@ class ConvTile {
       history[j] = *a_.seq.fresh.at(n) != 0 ? kZeros : slot_row(*a_.seq.slot.at(n, 0), *a_.seq.accepted.at(n) - 1 + j);
     // Input i of the sequence; negative: before this call.
     auto input = [&](int64_t i) { return i < 0 ? history[W - 1 + i] : a_.x.template at<const E>(begin + i) + channel_; };
+    constexpr int kGroup = kConvGroup<V>;
     int64_t i = 0;
-    for (; i + kConvGroup <= len; i += kConvGroup) outputs<kConvGroup>(input, begin, i);
+    for (; i + kGroup <= len; i += kGroup) outputs<kGroup>(input, begin, i);
     for (; i < len; ++i) outputs<1>(input, begin, i);
     const int64_t Q = a_.seq.snapshot.null() ? 0 : a_.seq.snapshot.dim(0);
     for (int64_t q = 0; q < Q; ++q)

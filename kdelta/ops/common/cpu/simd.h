@@ -115,20 +115,23 @@ struct Avx2 {
     return load(tmp);
   }
   KDELTA_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
-  KDELTA_INLINE void store(bf16* p) const {
-    const __m256i u = _mm256_castps_si256(v);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  // As to_bf16, in the lower half of each element.
+  KDELTA_INLINE __m256i rounded_lower() const {
+    const __m256i u = _mm256_castps_si256(v), upper = _mm256_srli_epi32(u, 16);
+    const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
     const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-    const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    const __m256i h = _mm256_blendv_epi8(rounded, quiet, nan);
+    const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+    return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+  }
+  KDELTA_INLINE void store(bf16* p) const {
+    const __m256i h = rounded_lower();
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(h, h), 0x8);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
   }
-  template <class T>
-  static KDELTA_INLINE void store_pair(Avx2 a, Avx2 b, T* p) {
-    a.store(p);
-    b.store(p + kLanes);
+  static KDELTA_INLINE void store_pair(Avx2 a, Avx2 b, float* p) { a.store(p), b.store(p + kLanes); }
+  static KDELTA_INLINE void store_pair(Avx2 a, Avx2 b, bf16* p) {
+    const __m256i packed = _mm256_packus_epi32(a.rounded_lower(), b.rounded_lower());  // within 128-bit halves
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
   }
   template <class T>
   KDELTA_INLINE void store_n(T* p, int64_t n) const {
