@@ -36,6 +36,10 @@ KDELTA_INLINE void pack_token_block(const Projection& p, int64_t block, int64_t 
   const auto lanes = static_cast<__mmask16>((1u << columns) - 1);
   for (int64_t k = 0; k < K; k += 32, dst += 64 * columns) {
     const __mmask32 valid = K - k >= 32 ? ~__mmask32{0} : (__mmask32{1} << (K - k)) - 1;
+    if (columns == 1) {  // pairs of one token in order: its row as it is
+      _mm512_storeu_si512(dst, _mm512_maskz_loadu_epi16(valid, p.token<bf16>(first) + k));
+      continue;
+    }
     __m512i v[16];
     for (int64_t t = 0; t < 16; ++t)
       v[t] = t < count ? _mm512_maskz_loadu_epi16(valid, p.token<bf16>(first + t) + k) : _mm512_setzero_si512();
@@ -167,9 +171,9 @@ KDELTA_INLINE void finish_panel(const Projection& p, const PackedTokens& x, int6
 }
 
 template <class F>
-KDELTA_INLINE __mmask16 panel_drops(const Matrix& w, int64_t n, int64_t k, __m512i* drops) {
+KDELTA_INLINE __mmask16 panel_drops(const Matrix& w, int64_t n, int64_t k, int64_t ahead, __m512i* drops) {
   if constexpr (!F::kScaled) return 0;
-  else return scale_drops_by_row<F>(w, n, w.rows - n < 16 ? w.rows - n : 16, k / kMxBlock, drops);
+  else return scale_drops_by_row<F>(w, n, w.rows - n < 16 ? w.rows - n : 16, k / kMxBlock, ahead, drops);
 }
 
 // Up to kTilePanels panels starting at row n, many tokens: weights become tiles in L2, column block by column block.
@@ -181,7 +185,7 @@ void many_tokens(const Projection& p, const PackedTokens& x, int64_t n, int64_t 
     const int64_t left = tile_columns(p.w.cols - k), tiles = left < kTileColumns / 32 ? left : kTileColumns / 32;
     for (int64_t i = 0; i < panels; ++i) {
       __m512i* drops = s.drops + 16 * i;
-      if (k % kScaleSpan == 0) outside[i] |= panel_drops<F>(p.w, n + 16 * i, k, drops);
+      if (k % kScaleSpan == 0) outside[i] |= panel_drops<F>(p.w, n + 16 * i, k, 16 * kTilePanels, drops);
       a[i] = filled_tiles<F>(p.w, n + 16 * i, k, tiles, drops, s.weights + i * (kTileColumns / 32) * kTileBytes);
     }
     multiply_blocks<Tiles>(p, x, a, panels, k, tiles, s.products);
@@ -258,7 +262,7 @@ void few_tokens(const Projection& p, const PackedTokens& x, int64_t n, const Til
     for (int64_t g = 0; g < G; ++g) {
       const int64_t first = n + 16 * g;
       __m512i* drops = s.drops + 16 * g;
-      if (k % kScaleSpan == 0) outside[g] |= panel_drops<F>(w, first, k, drops);
+      if (k % kScaleSpan == 0) outside[g] |= panel_drops<F>(w, first, k, 16 * G, drops);
       a[g] = from_file ? PanelTiles{w.row(first) + 2 * k, w.row_bytes, 64}
                        : filled_tiles<F>(w, first, k, tiles, drops, s.weights + g * kStepTiles * kTileBytes);
     }

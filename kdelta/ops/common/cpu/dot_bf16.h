@@ -32,11 +32,14 @@ inline constexpr int64_t kPackPrefetch = 512;
 template <class F>
 KDELTA_INLINE void pack_step(const uint8_t* row, int64_t stride, int64_t ahead, const __m512i* drops, __m512i* dst) {
   __m512i v[16];
-#pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) {
-    v[r] = _mm512_loadu_si512(row + r * stride);
-    _mm_prefetch(reinterpret_cast<const char*>(row + r * stride + ahead), _MM_HINT_T0);
-  }
+  __asm__("" : "+r"(stride));  // or 16 row offsets are kept across the steps, in vector registers
+#pragma GCC unroll 4
+  for (int r = 0; r < 16; r += 4, row += 4 * stride)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      v[r + i] = _mm512_loadu_si512(row + i * stride);
+      _mm_prefetch(reinterpret_cast<const char*>(row + i * stride + ahead), _MM_HINT_T0);
+    }
   transpose16(v);
 #pragma GCC unroll 16
   for (int j = 0; j < 16; ++j)
@@ -161,7 +164,7 @@ KDELTA_INLINE void pack_group(const Matrix& w, int64_t n, int64_t k, int64_t col
   for (int64_t g = 0; g < G; ++g) {
     const int64_t first = n + 16 * g, count = w.rows - first < 16 ? w.rows - first : 16;
     if constexpr (F::kScaled)
-      if (k % kScaleSpan == 0) outside[g] |= scale_drops_by_block<F>(w, first, count, k / kMxBlock, drops + 16 * g);
+      if (k % kScaleSpan == 0) outside[g] |= scale_drops_by_block<F>(w, first, count, k / kMxBlock, 16 * G, drops + 16 * g);
     pack_panel<F>(w, first, count, k, columns, 16 * G, drops + 16 * g, words + g * (kPackVectors / G));
   }
 }

@@ -154,9 +154,11 @@ KDELTA_INLINE __m512i scale_drop(__m512i codes, __mmask16& outside) {
   return _mm512_or_si512(_mm512_slli_epi32(drop, 7), _mm512_slli_epi32(drop, 23));
 }
 
-// The 16 codes of row n from `block` on; those past the end read as kTop.
+// The 16 codes of row n from `block` on; those past the end read as kTop. Scales are a stream of their own beside the codes: the
+// row `ahead` rows on, which the caller wants next, is fetched now.
 template <class F>
-KDELTA_INLINE __m512i scale_codes(const Matrix& w, int64_t n, int64_t block) {
+KDELTA_INLINE __m512i scale_codes(const Matrix& w, int64_t n, int64_t block, int64_t ahead) {
+  _mm_prefetch(reinterpret_cast<const char*>(w.scale_row(n + ahead) + block), _MM_HINT_T0);
   const int64_t left = w.cols / kMxBlock - block;
   const __mmask16 valid = left >= 16 ? __mmask16{0xffff} : static_cast<__mmask16>((1u << left) - 1);
   const __m128i top = _mm_set1_epi8(static_cast<char>(F::kTop));
@@ -165,9 +167,10 @@ KDELTA_INLINE __m512i scale_codes(const Matrix& w, int64_t n, int64_t block) {
 
 // drops[b] lane r: the drop of row n + r in block + b, for `count` rows and 16 blocks. Returns the rows outside the exact range.
 template <class F>
-KDELTA_INLINE __mmask16 scale_drops_by_block(const Matrix& w, int64_t n, int64_t count, int64_t block, __m512i* drops) {
+KDELTA_INLINE __mmask16 scale_drops_by_block(const Matrix& w, int64_t n, int64_t count, int64_t block, int64_t ahead,
+                                             __m512i* drops) {
   __m512i codes[16];
-  for (int64_t r = 0; r < 16; ++r) codes[r] = r < count ? scale_codes<F>(w, n + r, block) : _mm512_set1_epi32(F::kTop);
+  for (int64_t r = 0; r < 16; ++r) codes[r] = r < count ? scale_codes<F>(w, n + r, block, ahead) : _mm512_set1_epi32(F::kTop);
   transpose16(codes);
   __mmask16 rows = 0;
   for (int b = 0; b < 16; ++b) {
@@ -180,11 +183,12 @@ KDELTA_INLINE __mmask16 scale_drops_by_block(const Matrix& w, int64_t n, int64_t
 
 // The same with drops[r] lane b.
 template <class F>
-KDELTA_INLINE __mmask16 scale_drops_by_row(const Matrix& w, int64_t n, int64_t count, int64_t block, __m512i* drops) {
+KDELTA_INLINE __mmask16 scale_drops_by_row(const Matrix& w, int64_t n, int64_t count, int64_t block, int64_t ahead,
+                                           __m512i* drops) {
   __mmask16 rows = 0;
   for (int64_t r = 0; r < count; ++r) {
     __mmask16 outside;
-    _mm512_store_si512(drops + r, scale_drop<F>(scale_codes<F>(w, n + r, block), outside));
+    _mm512_store_si512(drops + r, scale_drop<F>(scale_codes<F>(w, n + r, block, ahead), outside));
     rows |= static_cast<__mmask16>((outside != 0 ? 1u : 0u) << r);
   }
   return rows;
