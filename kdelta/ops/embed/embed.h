@@ -12,6 +12,7 @@ struct EmbedArgs {
   AnyView out;                // [T, D] f32 or bf16
 };
 
+// T = 0 is legal; the table may start at any byte of a mapped file. Throws Error(invalid_argument) naming the argument.
 // On the CPU a token outside -1..vocabulary-1 throws Error(invalid_argument) naming it, before anything is written.
 void embed(const Exec& ex, const EmbedArgs& args);
 

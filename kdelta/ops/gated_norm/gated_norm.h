@@ -17,7 +17,7 @@ struct GatedNormArgs {
   AnyView sum_out;            // [T, H, D] f32 or bf16, or null: receives x + residual (prenorm)
   GateActivation activation = GateActivation::sigmoid;
   float eps = 0;              // from the checkpoint
-  View<const int32_t> live;   // [1] or null: rows t >= live[0] are written as zeros whatever they hold
+  View<const int32_t> live;   // [1] or null: rows t >= live[0] of out and sum_out are zeros, whatever the inputs hold
   AnyView out;                // [T, H, D] f32 or bf16; may be x itself, may not overlap an input otherwise
 };
 
