@@ -47,18 +47,22 @@ void check(const MlaAppendArgs& a) {
   expect_activation(a.latent, {T, L}, "mla_append: latent");
   expect_activation(a.rope, {T, R}, "mla_append: rope");
   if (a.cache.shape.rank != 3 || a.cache.dim(1) < 1)
-    fail(ErrorCode::invalid_argument, "mla_append: cache: shape ", to_string(a.cache.shape), ", expected [page count, G, L+R]");
+    fail(ErrorCode::invalid_argument, "mla_append: cache: shape ", to_string(a.cache.shape),
+         ", expected [page count, G, L+R]");
   expect_activation(a.cache, {a.cache.dim(0), a.cache.dim(1), L + R}, "mla_append: cache");
-  if (a.cache.stride != dense_strides(a.cache.shape)) fail(ErrorCode::invalid_argument, "mla_append: cache: expected dense strides");
+  if (a.cache.stride != dense_strides(a.cache.shape))
+    fail(ErrorCode::invalid_argument, "mla_append: cache: expected dense strides");
   if (a.latent.dtype != a.cache.dtype || a.rope.dtype != a.cache.dtype)
-    fail(ErrorCode::invalid_argument, "mla_append: dtypes of latent, rope and cache: ", dtype_name(a.latent.dtype), ", ",
-         dtype_name(a.rope.dtype), ", ", dtype_name(a.cache.dtype), ", expected one");
+    fail(ErrorCode::invalid_argument, "mla_append: dtypes of latent, rope and cache: ", dtype_name(a.latent.dtype),
+         ", ", dtype_name(a.rope.dtype), ", ", dtype_name(a.cache.dtype), ", expected one");
   expect_paged(a.seq, "mla_append");
 }
 
 }  // namespace
 
-std::span<const MlaAppendVariant> mla_append_variants() { return kAppendVariants; }
+std::span<const MlaAppendVariant> mla_append_variants() {
+  return kAppendVariants;
+}
 
 void mla_append(const Exec& ex, const MlaAppendArgs& args) {
   check(args);

@@ -18,9 +18,13 @@ struct Data {
   Shape s;
 
   explicit Data(const Shape& shape)
-      : q(Device{}, shape.len * shape.H * (kNope + kRope) * 2), cache(Device{}, (page_count(shape) + 1) * kPage * (kLatent + kRope) * 2),
-        weight(Device{}, shape.H * (kNope + kValue) * kLatent * 2), out(Device{}, shape.len * shape.H * kValue * 2),
-        cu{0, static_cast<int32_t>(shape.len)}, context{static_cast<int32_t>(shape.context)}, s(shape) {
+      : q(Device{}, shape.len * shape.H * (kNope + kRope) * 2),
+        cache(Device{}, (page_count(shape) + 1) * kPage * (kLatent + kRope) * 2),
+        weight(Device{}, shape.H * (kNope + kValue) * kLatent * 2),
+        out(Device{}, shape.len * shape.H * kValue * 2),
+        cu{0, static_cast<int32_t>(shape.len)},
+        context{static_cast<int32_t>(shape.context)},
+        s(shape) {
     for (Buffer* b : {&q, &cache, &weight}) bench::fill(b->data(), b->bytes());
     for (int64_t p = 1; p <= page_count(shape); ++p) pages.push_back(static_cast<int32_t>(p));
   }
@@ -34,17 +38,28 @@ MlaArgs args(const Shape& s, Data* d) {
   return {.q = AnyConstView(at(&Data::q), DType::bf16, {s.len, s.H, kNope + kRope}),
           .cache = AnyConstView(at(&Data::cache), DType::bf16, {P + 1, kPage, kLatent + kRope}),
           .kv_b = dense_matrix(at(&Data::weight), DType::bf16, s.H * (kNope + kValue), kLatent),
-          .seq = {.cu = View<const int32_t>(ints(&Data::cu), {2}), .context = View<const int32_t>(ints(&Data::context), {1}),
-                  .pages = View<const int32_t>(ints(&Data::pages), {1, P}), .n_prefill = s.prefill, .n_decode = !s.prefill,
-                  .max_len = s.len, .max_context = s.context + s.len},
-          .nope = kNope, .rope = kRope, .value = kValue, .latent = kLatent, .scale = 0.0721687836f,
+          .seq = {.cu = View<const int32_t>(ints(&Data::cu), {2}),
+                  .context = View<const int32_t>(ints(&Data::context), {1}),
+                  .pages = View<const int32_t>(ints(&Data::pages), {1, P}),
+                  .n_prefill = s.prefill,
+                  .n_decode = !s.prefill,
+                  .max_len = s.len,
+                  .max_context = s.context + s.len},
+          .nope = kNope,
+          .rope = kRope,
+          .value = kValue,
+          .latent = kLatent,
+          .scale = 0.0721687836f,
           .out = AnyView(at(&Data::out), DType::bf16, {s.len, s.H, kValue})};
 }
 
 void add_mla(const std::string& variant, const Shape& s, const bench::Roof& roof) {
-  bench::add({.op = "mla", .variant = variant,
+  bench::add({.op = "mla",
+              .variant = variant,
               .shape = str(s.prefill ? "prefill" : "decode", " H=", s.H, " context=", s.context, " T=", s.len, " bf16"),
-              .cost = mla_cost(args(s, nullptr)), .roof = roof, .make = [=] {
+              .cost = mla_cost(args(s, nullptr)),
+              .roof = roof,
+              .make = [=] {
                 auto data = std::make_shared<Data>(s);
                 return [=] { mla(bench::exec_with("mla", variant), args(s, data.get())); };
               }});

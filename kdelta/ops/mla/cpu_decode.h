@@ -1,6 +1,6 @@
-// The decode schedule of mla over any V of simd.h, in batches of 16 tokens: absorb W_UK into q, attend over latents as they lie in
-// the cache, apply W_UV. kv_b is read once a batch. A token of a head is its own chain over absolute blocks of 64 positions, so
-// neither the batch, nor the grouping of heads, nor the threads show in its bits.
+// The decode schedule of mla over any V of simd.h, in batches of 16 tokens: absorb W_UK into q, attend over latents as
+// they lie in the cache, apply W_UV. kv_b is read once a batch. A token of a head is its own chain over absolute blocks
+// of 64 positions, so neither the batch, nor the grouping of heads, nor the threads show in its bits.
 #pragma once
 
 #include "kdelta/ops/mla/cpu_prefill.h"
@@ -31,11 +31,13 @@ KDELTA_INLINE void mla_absorb_rows(const W* weight, int64_t ld, int64_t rows, in
 
 // out[r] = W_UV[r] . lat for up to 4 rows; four chains hide the latency of the FMA.
 template <class V, class W>
-KDELTA_INLINE void mla_project_rows(const W* weight, int64_t ld, int64_t rows, int64_t L, const float* lat, float* out) {
+KDELTA_INLINE void mla_project_rows(const W* weight, int64_t ld, int64_t rows, int64_t L, const float* lat,
+                                    float* out) {
   constexpr int64_t lanes = V::kLanes;
   V sum[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
   const int64_t last = rows - 1;
-  const W* row[4] = {weight, weight + (last < 1 ? last : 1) * ld, weight + (last < 2 ? last : 2) * ld, weight + last * ld};
+  const W* row[4] = {weight, weight + (last < 1 ? last : 1) * ld, weight + (last < 2 ? last : 2) * ld,
+                     weight + last * ld};
   int64_t l = 0;
   for (; l + lanes <= L; l += lanes) {
     const V x = V::load(lat + l);
@@ -59,7 +61,8 @@ KDELTA_INLINE void mla_with_rows(const Matrix& m, int64_t row, int64_t count, fl
 
 // q' and the untouched rope part of one head for the batch, zeros in the padding.
 template <class V, class X>
-void mla_absorb(const MlaArgs& a, const MlaPlan& plan, const MlaBatch& batch, int64_t head, float* absorbed, float* scratch) {
+void mla_absorb(const MlaArgs& a, const MlaPlan& plan, const MlaBatch& batch, int64_t head, float* absorbed,
+                float* scratch) {
   const int64_t L = a.latent, ld = plan.width.cache, H = a.q.dim(1), rows = a.nope + a.value;
   for (int64_t t = 0; t < batch.rows; ++t) {
     float* qa = absorbed + (t * H + head) * ld;
@@ -79,7 +82,8 @@ void mla_absorb(const MlaArgs& a, const MlaPlan& plan, const MlaBatch& batch, in
 }
 
 template <class V, class X>
-void mla_project(const MlaArgs& a, const MlaPlan& plan, const MlaBatch& batch, int64_t head, const float* lat, float* scratch) {
+void mla_project(const MlaArgs& a, const MlaPlan& plan, const MlaBatch& batch, int64_t head, const float* lat,
+                 float* scratch) {
   const int64_t H = a.q.dim(1), rows = a.nope + a.value;
   for (int64_t r = 0; r < a.value; r += 4) {
     const int64_t count = a.value - r < 4 ? a.value - r : 4;
@@ -114,18 +118,21 @@ KDELTA_INLINE void mla_dots(const float* qa, const float* c, int64_t ld, float* 
 
 // kHeads heads against the positions [begin, end).
 template <class V, int kHeads, int kPositions>
-KDELTA_INLINE void mla_score_heads(const float* qa, const float* c, int64_t begin, int64_t end, int64_t ld, float* score) {
+KDELTA_INLINE void mla_score_heads(const float* qa, const float* c, int64_t begin, int64_t end, int64_t ld,
+                                   float* score) {
   int64_t s = begin;
   for (; s + kPositions <= end; s += kPositions) mla_dots<V, kHeads, kPositions>(qa, c + s * ld, ld, score + s);
   for (; s < end; ++s) mla_dots<V, kHeads, 1>(qa, c + s * ld, ld, score + s);
 }
 
-// Scores of every head against the positions [begin, end). Each tile keeps 8 or 16 sums in flight, also when one head is left.
+// Scores of every head against the positions [begin, end). Each tile keeps 8 or 16 sums in flight, also when one head
+// is left.
 template <class V>
 void mla_scores(const float* qa, int64_t heads, const float* c, int64_t begin, int64_t end, int64_t ld, float* score) {
   constexpr int kPositions = V::kLanes == 16 ? 4 : 2;
   int64_t h = 0;
-  for (; h + 4 <= heads; h += 4) mla_score_heads<V, 4, kPositions>(qa + h * ld, c, begin, end, ld, score + h * kMlaBlock);
+  for (; h + 4 <= heads; h += 4)
+    mla_score_heads<V, 4, kPositions>(qa + h * ld, c, begin, end, ld, score + h * kMlaBlock);
   for (; h + 2 <= heads; h += 2) mla_score_heads<V, 2, 4>(qa + h * ld, c, begin, end, ld, score + h * kMlaBlock);
   if (h < heads) mla_score_heads<V, 1, 8>(qa + h * ld, c, begin, end, ld, score + h * kMlaBlock);
 }
@@ -157,7 +164,8 @@ KDELTA_INLINE void mla_decode_softmax(float* score, int64_t count, float factor,
 
 // lat[h, l..] = lat * scale + sum_s p[h, s] c[s, l..] over kVectors vectors of columns.
 template <class V, int kHeads, int kVectors>
-KDELTA_INLINE void mla_mix(const float* p, const float* c, int64_t count, int64_t ld, const float* scale, float* lat, int64_t lat_ld) {
+KDELTA_INLINE void mla_mix(const float* p, const float* c, int64_t count, int64_t ld, const float* scale, float* lat,
+                           int64_t lat_ld) {
   constexpr int64_t L = V::kLanes;
   V sum[kHeads][kVectors];
   for (int h = 0; h < kHeads; ++h)
@@ -176,14 +184,16 @@ KDELTA_INLINE void mla_mix(const float* p, const float* c, int64_t count, int64_
 
 // kHeads heads over all columns.
 template <class V, int kHeads, int kVectors>
-KDELTA_INLINE void mla_mix_columns(const MlaDecodeWork& w, int64_t h, int64_t count, const MlaWidths& width, float* lat) {
+KDELTA_INLINE void mla_mix_columns(const MlaDecodeWork& w, int64_t h, int64_t count, const MlaWidths& width,
+                                   float* lat) {
   constexpr int64_t L = V::kLanes;
   const float *p = w.score + h * kMlaBlock, *scale = w.scale + h;
   float* row = lat + h * width.latent;
   int64_t l = 0;
   for (; l + kVectors * L <= width.latent; l += kVectors * L)
     mla_mix<V, kHeads, kVectors>(p, w.block + l, count, width.cache, scale, row + l, width.latent);
-  for (; l < width.latent; l += L) mla_mix<V, kHeads, 1>(p, w.block + l, count, width.cache, scale, row + l, width.latent);
+  for (; l < width.latent; l += L)
+    mla_mix<V, kHeads, 1>(p, w.block + l, count, width.cache, scale, row + l, width.latent);
 }
 
 template <class V>
@@ -201,15 +211,16 @@ template <class V, class C>
 void mla_load_rows(const MlaArgs& a, int64_t n, int64_t begin, int64_t count, int64_t ld, float* block) {
   const int64_t used = a.latent + a.rope;
   for (int64_t s = 0; s < count; ++s) {
-    mla_widen<V>(cache_row(static_cast<const C*>(a.cache.data), a.seq, a.cache.dim(1), used, n, begin + s), used, block + s * ld);
+    mla_widen<V>(cache_row(static_cast<const C*>(a.cache.data), a.seq, a.cache.dim(1), used, n, begin + s), used,
+                 block + s * ld);
     for (int64_t l = used; l < ld; ++l) block[s * ld + l] = 0;
   }
 }
 
 // One token, heads [head, head + heads): qa and lat point at the first.
 template <class V, class C>
-void mla_attend(const MlaArgs& a, const MlaPlan& plan, int64_t n, int64_t length, int64_t heads, const float* qa, float* lat,
-                const MlaDecodeWork& w) {
+void mla_attend(const MlaArgs& a, const MlaPlan& plan, int64_t n, int64_t length, int64_t heads, const float* qa,
+                float* lat, const MlaDecodeWork& w) {
   const MlaWidths& width = plan.width;
   for (int64_t h = 0; h < heads; ++h) {
     w.max[h] = -__builtin_inff();

@@ -1,5 +1,5 @@
-// Work of the vector kernels of mla over the threads: prefill tasks first, then decode in batches. Who does which piece never
-// changes a bit, every reduction stays inside one task.
+// Work of the vector kernels of mla over the threads: prefill tasks first, then decode in batches. Who does which piece
+// never changes a bit, every reduction stays inside one task.
 #pragma once
 
 #include "kdelta/ops/common/cpu/parallel.h"
@@ -14,7 +14,8 @@ void mla_prefill(const Exec& ex, const MlaArgs& a, const MlaDesc& d, const MlaPl
   parallel_for_ranked(ex, a.seq.n_prefill * d.heads * pieces, 1, [&](int rank, int64_t begin, int64_t end) {
     const MlaPrefillWork w = plan.prefill(d, scratch, rank);
     for (int64_t i = begin; i < end; ++i) {
-      MlaPrefillTask task{.n = i / pieces / d.heads, .head = i / pieces % d.heads, .first = i % pieces * rows, .rows = 0};
+      MlaPrefillTask task{
+          .n = i / pieces / d.heads, .head = i / pieces % d.heads, .first = i % pieces * rows, .rows = 0};
       const int64_t left = a.seq.cu.data[task.n + 1] - a.seq.cu.data[task.n] - task.first;
       task.rows = left < rows ? left : rows;
       if (task.rows > 0) mla_prefill_task<V, X, C>(a, plan, task, w);
@@ -23,10 +24,12 @@ void mla_prefill(const Exec& ex, const MlaArgs& a, const MlaDesc& d, const MlaPl
 }
 
 template <class V, class X, class C>
-void mla_decode_batch(const Exec& ex, const MlaArgs& a, const MlaDesc& d, const MlaPlan& plan, const MlaBatch& batch, void* scratch) {
+void mla_decode_batch(const Exec& ex, const MlaArgs& a, const MlaDesc& d, const MlaPlan& plan, const MlaBatch& batch,
+                      void* scratch) {
   float *absorbed = plan.absorbed(scratch), *lat = plan.lat(d, scratch);
   parallel_for_ranked(ex, d.heads, 1, [&](int rank, int64_t begin, int64_t end) {
-    for (int64_t h = begin; h < end; ++h) mla_absorb<V, X>(a, plan, batch, h, absorbed, plan.decode(d, scratch, rank).weight);
+    for (int64_t h = begin; h < end; ++h)
+      mla_absorb<V, X>(a, plan, batch, h, absorbed, plan.decode(d, scratch, rank).weight);
   });
   const int64_t heads = mla_task_heads(d, batch.rows), groups = (d.heads + heads - 1) / heads;
   parallel_for_ranked(ex, batch.rows * groups, 1, [&](int rank, int64_t begin, int64_t end) {
@@ -36,12 +39,13 @@ void mla_decode_batch(const Exec& ex, const MlaArgs& a, const MlaDesc& d, const 
       int64_t n = a.seq.n_prefill;
       while (a.seq.cu.data[n + 1] <= t) ++n;
       const int64_t length = a.seq.context.data[n] + t - a.seq.cu.data[n] + 1;
-      mla_attend<V, C>(a, plan, n, length, head + heads < d.heads ? heads : d.heads - head, absorbed + row * plan.width.cache,
-                       lat + row * plan.width.latent, w);
+      mla_attend<V, C>(a, plan, n, length, head + heads < d.heads ? heads : d.heads - head,
+                       absorbed + row * plan.width.cache, lat + row * plan.width.latent, w);
     }
   });
   parallel_for_ranked(ex, d.heads, 1, [&](int rank, int64_t begin, int64_t end) {
-    for (int64_t h = begin; h < end; ++h) mla_project<V, X>(a, plan, batch, h, lat, plan.decode(d, scratch, rank).weight);
+    for (int64_t h = begin; h < end; ++h)
+      mla_project<V, X>(a, plan, batch, h, lat, plan.decode(d, scratch, rank).weight);
   });
 }
 

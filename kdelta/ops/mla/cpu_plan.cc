@@ -51,7 +51,9 @@ MlaDecodeWork decode_work(const MlaWidths& w, const MlaDesc& d, Layout& layout) 
   return p;
 }
 
-char* advance(void* p, int64_t bytes) { return static_cast<char*>(p) + bytes; }
+char* advance(void* p, int64_t bytes) {
+  return static_cast<char*>(p) + bytes;
+}
 
 }  // namespace
 
@@ -91,7 +93,9 @@ MlaDecodeWork MlaPlan::decode(const MlaDesc& d, void* scratch, int rank) const {
   return decode_work(width, d, layout);
 }
 
-float* MlaPlan::absorbed(void* scratch) const { return static_cast<float*>(scratch); }
+float* MlaPlan::absorbed(void* scratch) const {
+  return static_cast<float*>(scratch);
+}
 float* MlaPlan::lat(const MlaDesc& d, void* scratch) const {
   return absorbed(scratch) + decode_rows * d.heads * width.cache;
 }

@@ -1,18 +1,22 @@
-// Sizes and scratch of the vector kernels of mla, the same for every instruction set: rows are padded to the widest vectors.
-// Both schedules walk the past in blocks of 64 absolute positions, whatever the page size and wherever the prompt was cut.
+// Sizes and scratch of the vector kernels of mla, the same for every instruction set: rows are padded to the widest
+// vectors. Both schedules walk the past in blocks of 64 absolute positions, whatever the page size and wherever the
+// prompt was cut.
 #pragma once
 
 #include "kdelta/ops/mla/variants.h"
 
 namespace kdelta {
 
-inline constexpr int64_t kMlaBlock = 64;        // positions of a block, and queries of a prefill tile
-inline constexpr int64_t kMlaPad = 32;          // two AVX-512 vectors
-inline constexpr int64_t kMlaPrefillRows = 2048; // queries that share one expansion; its cost is 1/(1 + rows/400) of the work
-inline constexpr int64_t kMlaDecodeRows = 16;   // decode tokens that share one pass over kv_b
-inline constexpr int64_t kMlaHeads = 48;        // heads of one decode task: q', lat and the block stay in 512 KB of L2
+inline constexpr int64_t kMlaBlock = 64;  // positions of a block, and queries of a prefill tile
+inline constexpr int64_t kMlaPad = 32;    // two AVX-512 vectors
+inline constexpr int64_t kMlaPrefillRows =
+    2048;  // queries that share one expansion; its cost is 1/(1 + rows/400) of the work
+inline constexpr int64_t kMlaDecodeRows = 16;  // decode tokens that share one pass over kv_b
+inline constexpr int64_t kMlaHeads = 48;       // heads of one decode task: q', lat and the block stay in 512 KB of L2
 
-KDELTA_INLINE int64_t mla_round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+KDELTA_INLINE int64_t mla_round_up(int64_t n, int64_t to) {
+  return (n + to - 1) / to * to;
+}
 
 // Padded widths: expanded k|v row, value, q and k row, cache row, latent.
 struct MlaWidths {
@@ -21,25 +25,25 @@ struct MlaWidths {
 
 // One thread's part of the prefill schedule.
 struct MlaPrefillWork {
-  float* weight;   // [L, kv] one head of kv_b, transposed
-  float* block;    // [64, L] latents
-  float* kv;       // [64, kv] expanded
-  float* k;        // [64, query] k | kr
-  float* v;        // [64, value]
-  float* score;    // [64 positions, 64 queries]
-  float* length;   // [64] positions of the block each query sees
-  float* scale;    // [64] factor of each query's old sum
-  float* q;        // [tiles, Nn+R, 64]
-  float* acc;      // [tiles, value, 64]
-  float *max, *sum; // [tiles, 64]
+  float* weight;     // [L, kv] one head of kv_b, transposed
+  float* block;      // [64, L] latents
+  float* kv;         // [64, kv] expanded
+  float* k;          // [64, query] k | kr
+  float* v;          // [64, value]
+  float* score;      // [64 positions, 64 queries]
+  float* length;     // [64] positions of the block each query sees
+  float* scale;      // [64] factor of each query's old sum
+  float* q;          // [tiles, Nn+R, 64]
+  float* acc;        // [tiles, value, 64]
+  float *max, *sum;  // [tiles, 64]
 };
 
 // One thread's part of the decode schedule.
 struct MlaDecodeWork {
-  float* block;     // [64, cache] latents | kr
-  float* score;     // [heads, 64]
+  float* block;              // [64, cache] latents | kr
+  float* score;              // [heads, 64]
   float *max, *sum, *scale;  // [heads]
-  float* weight;    // [8, latent] rows of an MX kv_b
+  float* weight;             // [8, latent] rows of an MX kv_b
 };
 
 struct MlaPlan {
@@ -56,9 +60,11 @@ struct MlaPlan {
 };
 MlaPlan mla_plan(const MlaDesc& d);
 
-// Queries of one prefill task when `sequences` prefill: fewer than the plan's when there are not enough heads for the threads.
+// Queries of one prefill task when `sequences` prefill: fewer than the plan's when there are not enough heads for the
+// threads.
 int64_t mla_task_rows(const MlaPlan& plan, const MlaDesc& d, int64_t sequences);
-// Heads of one decode task for `rows` decode tokens: as many as fit, in a number of tasks that divides among the threads.
+// Heads of one decode task for `rows` decode tokens: as many as fit, in a number of tasks that divides among the
+// threads.
 int64_t mla_task_heads(const MlaDesc& d, int64_t rows);
 
 }  // namespace kdelta

@@ -1,7 +1,7 @@
-// The prefill schedule of mla over any V of simd.h. A task is one head and up to 2048 queries of one sequence. For every block of
-// 64 positions it expands k and v once and lets every query tile that sees the block use them. Queries run along the vector
-// lanes: scores, softmax and sums need no reduction across lanes, and each query is its own chain of operations over absolute
-// blocks, so neither tiles nor cuts nor neighbours show in its bits.
+// The prefill schedule of mla over any V of simd.h. A task is one head and up to 2048 queries of one sequence. For
+// every block of 64 positions it expands k and v once and lets every query tile that sees the block use them. Queries
+// run along the vector lanes: scores, softmax and sums need no reduction across lanes, and each query is its own chain
+// of operations over absolute blocks, so neither tiles nor cuts nor neighbours show in its bits.
 #pragma once
 
 #include "kdelta/ops/common/cpu/simd_math.h"
@@ -16,8 +16,8 @@ inline constexpr int kMlaRows = V::kLanes == 16 ? 8 : 4;
 
 // c[i, j] = sum_u a[i, u] b[u, j] over u = 0..depth-1 in order; rows a multiple of 8, columns of 32.
 template <class V>
-void mla_product(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t depth, float* c, int64_t ldc, int64_t rows,
-                 int64_t columns) {
+void mla_product(const float* a, int64_t lda, const float* b, int64_t ldb, int64_t depth, float* c, int64_t ldc,
+                 int64_t rows, int64_t columns) {
   constexpr int64_t L = V::kLanes;
   constexpr int kRows = kMlaRows<V>;
   for (int64_t j = 0; j < columns; j += 2 * L)
@@ -41,8 +41,8 @@ void mla_product(const float* a, int64_t lda, const float* b, int64_t ldb, int64
     }
 }
 
-// acc[v, q] = acc[v, q] * scale[q] + sum_s v[s, v] p[s, q]. Masked: query q skips the positions from length[q] on, it does not
-// multiply them by zero: a NaN of a later token must not reach it.
+// acc[v, q] = acc[v, q] * scale[q] + sum_s v[s, v] p[s, q]. Masked: query q skips the positions from length[q] on, it
+// does not multiply them by zero: a NaN of a later token must not reach it.
 template <class V, bool kMasked>
 void mla_weigh(const float* p, const float* v, int64_t values, int64_t positions, const MlaPrefillWork& w, float* acc) {
   constexpr int64_t L = V::kLanes;
@@ -74,7 +74,8 @@ void mla_weigh(const float* p, const float* v, int64_t values, int64_t positions
   }
 }
 
-// Scores of a tile to probabilities relative to the running maximum; max, sum [64] move on and scale gets the factor of the past.
+// Scores of a tile to probabilities relative to the running maximum; max, sum [64] move on and scale gets the factor of
+// the past.
 template <class V, bool kMasked>
 void mla_softmax(float* score, int64_t positions, float factor, const MlaPrefillWork& w, float* max, float* sum) {
   constexpr int64_t L = V::kLanes;
@@ -124,7 +125,11 @@ void mla_load_queries(const MlaArgs& a, const MlaPrefillTask& task, const MlaPre
 template <class V, class W>
 KDELTA_INLINE void mla_transpose_rows(const W* const* row, int64_t rows, int64_t L, float* out, int64_t ld) {
   for (int64_t l = 0; l < L; ++l)
-    for (int64_t r = 0; r < rows; ++r) out[l * ld + r] = to_float(row[r][l]);
+    for (int64_t r = 0; r < rows; ++r) {
+      W x;  // a file promises no alignment
+      __builtin_memcpy(&x, reinterpret_cast<const char*>(row[r]) + l * static_cast<int64_t>(sizeof(W)), sizeof(W));
+      out[l * ld + r] = to_float(x);
+    }
 }
 
 // One head of kv_b transposed to [L, Nn+V], zeros in the padding. Sixteen rows at a time fill whole cache lines.
@@ -145,8 +150,10 @@ void mla_load_weight(const MlaArgs& a, const MlaPlan& plan, int64_t head, const 
         f32[r] = w.block + r * L;
       }
     }
-    if (a.kv_b.dtype == DType::bf16) mla_transpose_rows<V>(half, count, L, w.weight + r0, ld);
-    else mla_transpose_rows<V>(f32, count, L, w.weight + r0, ld);
+    if (a.kv_b.dtype == DType::bf16)
+      mla_transpose_rows<V>(half, count, L, w.weight + r0, ld);
+    else
+      mla_transpose_rows<V>(f32, count, L, w.weight + r0, ld);
   }
   for (int64_t l = 0; l < L; ++l)
     for (int64_t r = rows; r < ld; ++r) w.weight[l * ld + r] = 0;
@@ -162,7 +169,8 @@ KDELTA_INLINE void mla_widen(const C* src, int64_t n, float* dst) {
 
 // k and v of the positions [begin, begin + count). Rows up to the next multiple of 8 are computed from zeros.
 template <class V, class C>
-void mla_expand(const MlaArgs& a, const MlaPlan& plan, int64_t n, int64_t begin, int64_t count, const MlaPrefillWork& w) {
+void mla_expand(const MlaArgs& a, const MlaPlan& plan, int64_t n, int64_t begin, int64_t count,
+                const MlaPrefillWork& w) {
   const int64_t L = a.latent, rows = mla_round_up(count, 8);
   const MlaWidths& width = plan.width;
   for (int64_t s = 0; s < count; ++s) {
@@ -181,14 +189,15 @@ void mla_expand(const MlaArgs& a, const MlaPlan& plan, int64_t n, int64_t begin,
   }
 }
 
-// One query tile against one expanded block. `seen` is how many of the block's positions the tile's first query may see; each
-// next one sees one more.
+// One query tile against one expanded block. `seen` is how many of the block's positions the tile's first query may
+// see; each next one sees one more.
 template <class V>
-void mla_tile(const MlaArgs& a, const MlaPlan& plan, int64_t tile, int64_t seen, int64_t count, const MlaPrefillWork& w) {
+void mla_tile(const MlaArgs& a, const MlaPlan& plan, int64_t tile, int64_t seen, int64_t count,
+              const MlaPrefillWork& w) {
   const int64_t D = a.nope + a.rope, values = plan.width.value;
   for (int64_t q = 0; q < kMlaBlock; ++q) w.length[q] = static_cast<float>(seen + q);
-  mla_product<V>(w.k, plan.width.query, w.q + tile * D * kMlaBlock, kMlaBlock, D, w.score, kMlaBlock, mla_round_up(count, 8),
-                 kMlaBlock);
+  mla_product<V>(w.k, plan.width.query, w.q + tile * D * kMlaBlock, kMlaBlock, D, w.score, kMlaBlock,
+                 mla_round_up(count, 8), kMlaBlock);
   float *max = w.max + tile * kMlaBlock, *sum = w.sum + tile * kMlaBlock, *acc = w.acc + tile * values * kMlaBlock;
   if (seen < count) {
     mla_softmax<V, true>(w.score, count, a.scale, w, max, sum);

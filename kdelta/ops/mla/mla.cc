@@ -20,7 +20,8 @@ void expect_cache(const AnyConstView& cache, int64_t width, const char* argument
   if (cache.shape.rank != 3 || cache.dim(1) < 1)
     fail(ErrorCode::invalid_argument, argument, ": shape ", to_string(cache.shape), ", expected [page count, G, L+R]");
   expect_activation(cache, {cache.dim(0), cache.dim(1), width}, argument);
-  if (cache.stride != dense_strides(cache.shape)) fail(ErrorCode::invalid_argument, argument, ": expected dense strides");
+  if (cache.stride != dense_strides(cache.shape))
+    fail(ErrorCode::invalid_argument, argument, ": expected dense strides");
 }
 
 void check(const MlaArgs& a) {
@@ -43,9 +44,12 @@ void check(const MlaArgs& a) {
 
 }  // namespace
 
-std::span<const MlaVariant> mla_variants() { return kVariants; }
+std::span<const MlaVariant> mla_variants() {
+  return kVariants;
+}
 
-// Host-known upper bound: every sequence as long as max_context allows. Prefill counts the expanded form, decode the absorbed one.
+// Host-known upper bound: every sequence as long as max_context allows. Prefill counts the expanded form, decode the
+// absorbed one.
 Cost mla_cost(const MlaArgs& a) {
   const double H = static_cast<double>(a.q.dim(1)), T = static_cast<double>(a.q.dim(0));
   const double L = static_cast<double>(a.latent), R = static_cast<double>(a.rope);
@@ -55,9 +59,9 @@ Cost mla_cost(const MlaArgs& a) {
   const double decode_tokens = std::max(T - prefill_tokens, 0.0);
   const double pairs = prefill_tokens * std::max(context - static_cast<double>(a.seq.max_len) / 2, 0.0);
   return {.bytes = (prefill + decode) * context * (L + R) * static_cast<double>(dtype_bytes(a.cache.dtype)) +
-                   static_cast<double>(a.kv_b.bytes()) +
-                   T * H * (NV + R) * static_cast<double>(dtype_bytes(a.q.dtype)),
-          .flops = 2 * H * (pairs * (NV + R) + prefill * context * L * NV + decode_tokens * (context * (2 * L + R) + L * NV))};
+                   static_cast<double>(a.kv_b.bytes()) + T * H * (NV + R) * static_cast<double>(dtype_bytes(a.q.dtype)),
+          .flops = 2 * H *
+                   (pairs * (NV + R) + prefill * context * L * NV + decode_tokens * (context * (2 * L + R) + L * NV))};
 }
 
 void mla(const Exec& ex, const MlaArgs& args) {

@@ -5,7 +5,9 @@
 namespace kdelta {
 namespace {
 
-[[noreturn]] void refuse(const char* op, const std::string& what) { fail(ErrorCode::invalid_argument, op, ": ", what); }
+[[noreturn]] void refuse(const char* op, const std::string& what) {
+  fail(ErrorCode::invalid_argument, op, ": ", what);
+}
 
 void check_row(const PagedSequences& s, int64_t n, int64_t page_count, int64_t page_tokens, const char* op) {
   const int64_t len = s.cu.data[n + 1] - s.cu.data[n], context = s.context.data[n];
@@ -43,7 +45,8 @@ void validate_paged(const PagedSequences& s, int64_t tokens, int64_t page_count,
   const int64_t N = s.pages.dim(0), live = s.n_prefill + s.n_decode;
   if (cu[0] != 0) refuse(op, str("cu[0] is ", cu[0], ", expected 0"));
   for (int64_t n = 0; n < N; ++n)
-    if (cu[n + 1] < cu[n]) refuse(op, str("cu[", n + 1, "] is ", cu[n + 1], " after ", cu[n], ", expected no decrease"));
+    if (cu[n + 1] < cu[n])
+      refuse(op, str("cu[", n + 1, "] is ", cu[n + 1], " after ", cu[n], ", expected no decrease"));
   if (cu[N] > tokens) refuse(op, str("cu ends at ", cu[N], ", past the ", tokens, " rows"));
   if (cu[live] != cu[N]) refuse(op, str("rows from ", live, " on hold tokens but are neither prefill nor decode"));
   for (int64_t n = 0; n < live; ++n) check_row(s, n, page_count, page_tokens, op);

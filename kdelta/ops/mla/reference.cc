@@ -10,10 +10,10 @@ namespace kdelta {
 namespace {
 
 struct Work {
-  double* qa;      // [L+R] W_UK^T q_nope | q_rope
-  double* lat;     // [L]
-  double* score;   // [max_context]
-  float* weight;   // [nope + value, L] of one head
+  double* qa;     // [L+R] W_UK^T q_nope | q_rope
+  double* lat;    // [L]
+  double* score;  // [max_context]
+  float* weight;  // [nope + value, L] of one head
 };
 
 template <class Cache>
@@ -43,7 +43,8 @@ void token(const MlaArgs& a, int64_t h, int64_t n, int64_t t, const Work& w) {
   const X* q = a.q.at<const X>(t, h);
   std::fill(w.qa, w.qa + L, 0.0);
   for (int64_t d = 0; d < a.nope; ++d)
-    for (int64_t l = 0; l < L; ++l) w.qa[l] += static_cast<double>(to_float(q[d])) * static_cast<double>(w.weight[d * L + l]);
+    for (int64_t l = 0; l < L; ++l)
+      w.qa[l] += static_cast<double>(to_float(q[d])) * static_cast<double>(w.weight[d * L + l]);
   for (int64_t r = 0; r < a.rope; ++r) w.qa[L + r] = static_cast<double>(to_float(q[a.nope + r]));
   const int64_t length = a.seq.context.data[n] + (t - a.seq.cu.data[n]) + 1;
   const double total = attend(a, static_cast<const Cache*>(a.cache.data), n, length, w);

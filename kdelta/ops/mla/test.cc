@@ -1,5 +1,5 @@
-// mla against its equation and the ways it must not go wrong: poison, later tokens, refusals. test_exact.cc holds the tests of
-// equal bits, test_append.cc those of mla_append.
+// mla against its equation and the ways it must not go wrong: poison, later tokens, refusals. test_exact.cc holds the
+// tests of equal bits, test_append.cc those of mla_append.
 #include "kdelta/ops/mla/cpu_plan.h"
 #include "kdelta/ops/mla/test_scene.h"
 
@@ -47,11 +47,13 @@ TEST_P(Mla, EqualsTheDefinitionAtEveryLengthAroundTheBlocksAndPages) {
 }
 
 TEST_P(Mla, EqualsTheDefinitionAtEveryWidth) {
-  for (const MlaSizes& s : {MlaSizes{1, 1, 1, 1, 1, 1}, MlaSizes{3, 3, 5, 7, 9, 5}, MlaSizes{2, 16, 0, 16, 16, 64}, MlaSizes{2, 15, 17, 31, 33, 7},
-                            MlaSizes{2, 17, 15, 33, 31, 65}, MlaSizes{1, 33, 1, 65, 130, 128}, MlaSizes{2, 64, 32, 24, 64, 48},
-                            MlaSizes{2, 128, 64, 128, 512, 64}})
+  for (const MlaSizes& s :
+       {MlaSizes{1, 1, 1, 1, 1, 1}, MlaSizes{3, 3, 5, 7, 9, 5}, MlaSizes{2, 16, 0, 16, 16, 64},
+        MlaSizes{2, 15, 17, 31, 33, 7}, MlaSizes{2, 17, 15, 33, 31, 65}, MlaSizes{1, 33, 1, 65, 130, 128},
+        MlaSizes{2, 64, 32, 24, 64, 48}, MlaSizes{2, 128, 64, 128, 512, 64}})
     for (int prefill : {0, 1, 3}) {
-      SCOPED_TRACE(str("nope ", s.nope, " rope ", s.rope, " value ", s.value, " latent ", s.latent, " prefill ", prefill));
+      SCOPED_TRACE(
+          str("nope ", s.nope, " rope ", s.rope, " value ", s.value, " latent ", s.latent, " prefill ", prefill));
       MlaScene<float> f(s, {{70, 3}, {0, 66}, {5, 1}}, prefill);
       expect_definition(f);
       MlaScene<bf16> b(s, {{70, 3}, {0, 66}, {5, 1}}, prefill);
@@ -107,7 +109,8 @@ TEST_P(Mla, WhatLiesPastTheLengthIsNeverUsed) {
       for (int64_t page : {16, 64, 100}) {
         MlaScene<bf16> scene({.page = page}, {{length - 1, 1}}, prefill);
         mla(ex_, scene.args());
-        for (int64_t i = 0; i < scene.out_row(); ++i) ASSERT_TRUE(std::isfinite(to_float(scene.out[i]))) << length << " of " << page;
+        for (int64_t i = 0; i < scene.out_row(); ++i)
+          ASSERT_TRUE(std::isfinite(to_float(scene.out[i]))) << length << " of " << page;
       }
 }
 
@@ -121,7 +124,8 @@ TEST_P(Mla, ANaNOfALaterTokenNeverReachesAnEarlierOne) {
       scene.write(0, 20 + bad);
       mla(ex_, clean.args());
       mla(ex_, scene.args());
-      EXPECT_EQ(std::memcmp(clean.out.data(), scene.out.data(), static_cast<size_t>(bad * scene.out_row()) * 4), 0) << bad;
+      EXPECT_EQ(std::memcmp(clean.out.data(), scene.out.data(), static_cast<size_t>(bad * scene.out_row()) * 4), 0)
+          << bad;
       for (int64_t t = bad; t < len; ++t) EXPECT_TRUE(std::isnan(scene.out[t * scene.out_row()])) << t;
     }
   }
@@ -154,7 +158,8 @@ TEST_P(Mla, TheOrderOfEarlierTokensDoesNotMatter) {
     std::iota(order.begin(), order.end(), 0);
     test::Rng rng(5);
     std::shuffle(order.begin(), order.end(), rng);
-    for (int64_t i = 0; i < 90; ++i) std::copy_n(scene.latent(0, order[static_cast<size_t>(i)]), scene.width(), scene.row(0, i));
+    for (int64_t i = 0; i < 90; ++i)
+      std::copy_n(scene.latent(0, order[static_cast<size_t>(i)]), scene.width(), scene.row(0, i));
     mla(ex_, scene.args());
     EXPECT_LT(test::relative_rmse(doubles(scene.out), before), 1e-6);
     for (int64_t h = 0; h < 2; ++h) scene.q[h * 24 + 23] += 1;
@@ -198,8 +203,15 @@ TEST_P(Mla, StridedQueriesAndOutputsEqualDenseOnesAndTheGapIsNeitherReadNorWritt
 }
 
 TEST(MlaScratch, DoesNotGrowWithTheContext) {
-  MlaDesc d{.target = {.threads = 2}, .tokens = 64, .heads = 32, .nope = 128, .rope = 64, .value = 128, .latent = 512,
-            .max_len = 64, .max_context = 1000};
+  MlaDesc d{.target = {.threads = 2},
+            .tokens = 64,
+            .heads = 32,
+            .nope = 128,
+            .rope = 64,
+            .value = 128,
+            .latent = 512,
+            .max_len = 64,
+            .max_context = 1000};
   const int64_t few = mla_cpu_scratch(d);
   d.max_context = 1 << 20;
   EXPECT_EQ(mla_cpu_scratch(d), few);
@@ -220,15 +232,17 @@ TEST(MlaRefuses, WrongArgumentsByNameBeforeAnythingIsWritten) {
   };
   EXPECT_EQ(with([](MlaArgs& a) { a.nope = 0; }), "mla: nope: 0, expected >= 1");
   EXPECT_EQ(with([](MlaArgs& a) { a.rope = 9; }), "mla: q: shape [6, 2, 24], expected [6, 2, 25]");
-  EXPECT_EQ(with([](MlaArgs& a) { a.latent = 31; }), str("mla: cache: shape ", to_string(scene.cache.shape()), ", expected ",
-                                                         to_string(Shape{scene.cache.shape()[0], 16, 39})));
+  EXPECT_EQ(with([](MlaArgs& a) { a.latent = 31; }),
+            str("mla: cache: shape ", to_string(scene.cache.shape()), ", expected ",
+                to_string(Shape{scene.cache.shape()[0], 16, 39})));
   EXPECT_EQ(with([](MlaArgs& a) { a.kv_b.rows = 63; }), "mla: kv_b: shape [63, 32], expected [64, 32]");
   EXPECT_EQ(with([](MlaArgs& a) { a.scale = NAN; }), "mla: scale: nan, expected > 0");
   EXPECT_EQ(with([](MlaArgs& a) { a.out.dtype = DType::bf16; }), "mla: out: dtype BF16, q has F32");
   EXPECT_EQ(with([](MlaArgs& a) { a.q.dtype = DType::f16; }), "mla: q: dtype F16, accepted: F32, BF16");
   EXPECT_EQ(with([](MlaArgs& a) { a.cache.stride[0] += 1; }), "mla: cache: expected dense strides");
   EXPECT_EQ(with([](MlaArgs& a) { a.seq.n_decode = 2; }), "mla: 1 prefill and 2 decode sequences of 2");
-  EXPECT_EQ(with([](MlaArgs& a) { a.seq.n_decode = 0; }), "mla: rows from 1 on hold tokens but are neither prefill nor decode");
+  EXPECT_EQ(with([](MlaArgs& a) { a.seq.n_decode = 0; }),
+            "mla: rows from 1 on hold tokens but are neither prefill nor decode");
   EXPECT_EQ(with([](MlaArgs& a) { a.seq.max_len = 1; }), "mla: sequence 0 has 2 tokens, max_len is 1");
   EXPECT_EQ(with([](MlaArgs& a) { a.seq.max_context = 21; }), "mla: sequence 0 reaches 22 tokens, max_context is 21");
   for (int64_t i = 0; i < scene.out.size(); ++i) EXPECT_TRUE(std::isnan(scene.out[i]));

@@ -21,7 +21,9 @@ struct Step {
 template <class X>
 MlaAppendArgs append_args(MlaScene<X>& scene, Step<X>& step, Guarded<X>& cache) {
   return {.latent = AnyConstView(step.rows.view()).columns(0, scene.s.latent),
-          .rope = AnyConstView(step.rows.view()).columns(scene.s.latent, scene.s.rope), .seq = scene.seq(), .cache = cache.view()};
+          .rope = AnyConstView(step.rows.view()).columns(scene.s.latent, scene.s.rope),
+          .seq = scene.seq(),
+          .cache = cache.view()};
 }
 
 template <class X>
@@ -55,11 +57,13 @@ TEST(MlaAppendRefuses, WrongArgumentsByNameBeforeAnythingIsWritten) {
     change(a);
     return test::error_of([&] { mla_append(ex, a); });
   };
-  EXPECT_EQ(with([](MlaAppendArgs& a) { a.rope = a.rope.rows(0, 1); }), "mla_append: rope: shape [1, 8], expected [5, 8]");
+  EXPECT_EQ(with([](MlaAppendArgs& a) { a.rope = a.rope.rows(0, 1); }),
+            "mla_append: rope: shape [1, 8], expected [5, 8]");
   EXPECT_EQ(with([](MlaAppendArgs& a) { a.latent.dtype = DType::bf16; }),
             "mla_append: dtypes of latent, rope and cache: BF16, F32, F32, expected one");
   EXPECT_EQ(with([](MlaAppendArgs& a) { a.cache.stride[1] += 1; }), "mla_append: cache: expected dense strides");
-  EXPECT_THAT(with([](MlaAppendArgs& a) { a.cache.shape.dim[2] = 39; }), testing::HasSubstr("mla_append: cache: shape"));
+  EXPECT_THAT(with([](MlaAppendArgs& a) { a.cache.shape.dim[2] = 39; }),
+              testing::HasSubstr("mla_append: cache: shape"));
   scene.pages[1] = 0;
   EXPECT_THAT(with([](MlaAppendArgs&) {}), testing::HasSubstr("mla_append: pages[0, 1] is 0, expected 1.."));
   for (int64_t i = 0; i < cache.size(); ++i) ASSERT_TRUE(std::isnan(cache[i]));

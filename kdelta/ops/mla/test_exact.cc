@@ -27,7 +27,12 @@ std::vector<X> part(const Exec& ex, MlaScene<X>& scene, int32_t first, int32_t l
   MlaArgs a = scene.args();
   a.q = a.q.rows(first, len);
   a.out = out.view();
-  a.seq = {.cu = cu, .context = ctx, .pages = scene.pages, .n_prefill = prefill, .n_decode = 1 - prefill, .max_len = len,
+  a.seq = {.cu = cu,
+           .context = ctx,
+           .pages = scene.pages,
+           .n_prefill = prefill,
+           .n_decode = 1 - prefill,
+           .max_len = len,
            .max_context = context + len};
   mla(ex, a);
   return {out.data(), out.data() + out.size()};
@@ -46,7 +51,8 @@ TEST_P(MlaExact, APromptCutAnywhereGivesTheSameBits) {
       int32_t begin = 0;
       for (size_t i = 0; i <= cuts.size(); ++i) {
         const int32_t end = i < cuts.size() ? cuts[i] : 200;
-        expect_rows(scene, begin, part(ex_, scene, begin, end - begin, 1), str("context ", context, " rows ", begin, "..", end));
+        expect_rows(scene, begin, part(ex_, scene, begin, end - begin, 1),
+                    str("context ", context, " rows ", begin, "..", end));
         begin = end;
       }
     }
@@ -97,7 +103,8 @@ TEST_P(MlaExact, BitsDoNotDependOnCompanyOrThreads) {
     a.seq.n_prefill = n < 3;
     a.seq.n_decode = n >= 3;
     mla(ex_, a);
-    EXPECT_EQ(std::memcmp(out.data(), &want[scene.cu[n] * scene.out_row()], static_cast<size_t>(out.size()) * 2), 0) << "sequence " << n;
+    EXPECT_EQ(std::memcmp(out.data(), &want[scene.cu[n] * scene.out_row()], static_cast<size_t>(out.size()) * 2), 0)
+        << "sequence " << n;
   }
 }
 

@@ -1,5 +1,5 @@
-// Data of the mla tests: sequences whose latents lie in shuffled pages, with NaN wherever no token lives (page 0, pages nobody
-// owns, the tail of every last page), and the equation in fp64 over the same values.
+// Data of the mla tests: sequences whose latents lie in shuffled pages, with NaN wherever no token lives (page 0, pages
+// nobody owns, the tail of every last page), and the equation in fp64 over the same values.
 #pragma once
 
 #include <algorithm>
@@ -32,11 +32,15 @@ class MlaWeight {
     for (int64_t i = 0; i < rows * cols; ++i) {
       const float x = d(rng);
       const bf16 h = to_bf16(x);
-      if (dtype == DType::f32) std::memcpy(&bytes_[static_cast<size_t>(i * 4)], &x, 4);
-      else if (dtype == DType::bf16) std::memcpy(&bytes_[static_cast<size_t>(i * 2)], &h, 2);
-      else bytes_[static_cast<size_t>(i)] = static_cast<uint8_t>(rng() % (dtype == DType::f4_e2m1 ? 256 : 0x70));
+      if (dtype == DType::f32)
+        std::memcpy(&bytes_[static_cast<size_t>(i * 4)], &x, 4);
+      else if (dtype == DType::bf16)
+        std::memcpy(&bytes_[static_cast<size_t>(i * 2)], &h, 2);
+      else
+        bytes_[static_cast<size_t>(i)] = static_cast<uint8_t>(rng() % (dtype == DType::f4_e2m1 ? 256 : 0x70));
     }
-    matrix_ = dense_matrix(bytes_.data(), dtype, rows, cols, dtype == DType::f32 || dtype == DType::bf16 ? nullptr : scales_.data());
+    matrix_ = dense_matrix(bytes_.data(), dtype, rows, cols,
+                           dtype == DType::f32 || dtype == DType::bf16 ? nullptr : scales_.data());
     values_.resize(static_cast<size_t>(rows * cols));
     for (int64_t r = 0; r < rows; ++r) dequantize_row(matrix_, r, values_.data() + r * cols);
   }
@@ -83,11 +87,22 @@ struct MlaScene {
     return n;
   }
 
-  MlaScene(const MlaSizes& sizes, std::vector<MlaSequence> seqs, int prefill, DType weight_dtype = DTypeOf<X>::value, uint64_t seed = 1)
-      : s(sizes), sequences(std::move(seqs)), n_prefill(prefill), N(static_cast<int64_t>(sequences.size())), T(tokens(sequences) + kExtra),
-        pages_per_row(widest(sequences, s.page)), latents({positions(sequences), s.latent + s.rope}), q({T, s.H, s.nope + s.rope}),
-        out({T, s.H, s.value}), cache({page_count(sequences, s.page), s.page, s.latent + s.rope}), cu({N + 1}), context({N}),
-        pages({N, pages_per_row}), weight(weight_dtype, s.H * (s.nope + s.value), s.latent, seed) {
+  MlaScene(const MlaSizes& sizes, std::vector<MlaSequence> seqs, int prefill, DType weight_dtype = DTypeOf<X>::value,
+           uint64_t seed = 1)
+      : s(sizes),
+        sequences(std::move(seqs)),
+        n_prefill(prefill),
+        N(static_cast<int64_t>(sequences.size())),
+        T(tokens(sequences) + kExtra),
+        pages_per_row(widest(sequences, s.page)),
+        latents({positions(sequences), s.latent + s.rope}),
+        q({T, s.H, s.nope + s.rope}),
+        out({T, s.H, s.value}),
+        cache({page_count(sequences, s.page), s.page, s.latent + s.rope}),
+        cu({N + 1}),
+        context({N}),
+        pages({N, pages_per_row}),
+        weight(weight_dtype, s.H * (s.nope + s.value), s.latent, seed) {
     Rng rng(seed + 17);
     fill_normal(latents, rng);
     fill_normal(q, rng);
@@ -128,13 +143,26 @@ struct MlaScene {
   void write(int64_t n, int64_t i) { std::copy_n(latent(n, i), width(), row(n, i)); }
 
   PagedSequences seq() {
-    return {.cu = cu, .context = context, .pages = pages, .n_prefill = n_prefill, .n_decode = static_cast<int>(N) - n_prefill,
-            .max_len = longest, .max_context = furthest};
+    return {.cu = cu,
+            .context = context,
+            .pages = pages,
+            .n_prefill = n_prefill,
+            .n_decode = static_cast<int>(N) - n_prefill,
+            .max_len = longest,
+            .max_context = furthest};
   }
   float scale() const { return 1 / std::sqrt(static_cast<float>(s.nope + s.rope)); }
   MlaArgs args() {
-    return {.q = q.view(), .cache = cache.view(), .kv_b = weight.matrix(), .seq = seq(), .nope = s.nope, .rope = s.rope,
-            .value = s.value, .latent = s.latent, .scale = scale(), .out = out.view()};
+    return {.q = q.view(),
+            .cache = cache.view(),
+            .kv_b = weight.matrix(),
+            .seq = seq(),
+            .nope = s.nope,
+            .rope = s.rope,
+            .value = s.value,
+            .latent = s.latent,
+            .scale = scale(),
+            .out = out.view()};
   }
   int64_t out_row() const { return s.H * s.value; }
 
@@ -154,7 +182,8 @@ struct MlaScene {
     for (int64_t i = 0; i < total; ++i)
       for (int64_t r = 0; r < wide; ++r) {
         double sum = 0;
-        for (int64_t l = 0; l < s.latent; ++l) sum += static_cast<double>(weight.value(h * wide + r, l)) * to_float(latent(n, i)[l]);
+        for (int64_t l = 0; l < s.latent; ++l)
+          sum += static_cast<double>(weight.value(h * wide + r, l)) * to_float(latent(n, i)[l]);
         kv[static_cast<size_t>(i * wide + r)] = sum;
       }
     std::vector<double> score(static_cast<size_t>(total));
@@ -165,7 +194,8 @@ struct MlaScene {
       for (int64_t i = 0; i < length; ++i) {
         double dot = 0;
         for (int64_t d = 0; d < s.nope; ++d) dot += to_float(query[d]) * kv[static_cast<size_t>(i * wide + d)];
-        for (int64_t r = 0; r < s.rope; ++r) dot += static_cast<double>(to_float(query[s.nope + r])) * to_float(latent(n, i)[s.latent + r]);
+        for (int64_t r = 0; r < s.rope; ++r)
+          dot += static_cast<double>(to_float(query[s.nope + r])) * to_float(latent(n, i)[s.latent + r]);
         score[static_cast<size_t>(i)] = dot * scale();
         best = std::max(best, score[static_cast<size_t>(i)]);
       }

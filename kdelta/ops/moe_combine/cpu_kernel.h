@@ -1,6 +1,6 @@
-// The vector kernel of moe_combine over any V of simd.h. A tile is one token and kTile columns: the sum stays in registers while
-// the k rows pass, and one token of decode still feeds every thread. Each column is its own sum in the order of the choices, so
-// the tiling does not show in the bits.
+// The vector kernel of moe_combine over any V of simd.h. A tile is one token and kTile columns: the sum stays in
+// registers while the k rows pass, and one token of decode still feeds every thread. Each column is its own sum in the
+// order of the choices, so the tiling does not show in the bits.
 #pragma once
 
 #include "kdelta/ops/common/cpu/parallel.h"
@@ -42,8 +42,10 @@ KDELTA_INLINE void moe_combine_columns(const MoeCombineArgs& a, int64_t t, int64
         sum[v] = sum[v] + moe_combine_load<V>(a.addend.template at<const decltype(x)>(t) + d + v * L, width);
       });
     }
-    if (width == L) sum[v].store(out + v * L);
-    else sum[v].store_n(out + v * L, width);
+    if (width == L)
+      sum[v].store(out + v * L);
+    else
+      sum[v].store_n(out + v * L, width);
   }
 }
 
@@ -63,7 +65,8 @@ void moe_combine_cpu(const Exec& ex, const MoeCombineArgs& a) {
       dispatch_activation(a.out.dtype, [&](auto out) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t d = i % tiles * kMoeCombineTile;
-          moe_combine_tile<V, decltype(y), decltype(out)>(a, i / tiles, d, d + kMoeCombineTile < D ? d + kMoeCombineTile : D);
+          moe_combine_tile<V, decltype(y), decltype(out)>(a, i / tiles, d,
+                                                          d + kMoeCombineTile < D ? d + kMoeCombineTile : D);
         }
       });
     });

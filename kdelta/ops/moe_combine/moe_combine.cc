@@ -12,10 +12,13 @@ constexpr MoeCombineVariant kVariants[] = {
 };
 
 void check(const MoeCombineArgs& a) {
-  if (a.out.shape.rank != 2) fail(ErrorCode::invalid_argument, "moe_combine: out: shape ", to_string(a.out.shape), ", expected [T, D]");
-  if (a.y.shape.rank != 2) fail(ErrorCode::invalid_argument, "moe_combine: y: shape ", to_string(a.y.shape), ", expected [P, D]");
+  if (a.out.shape.rank != 2)
+    fail(ErrorCode::invalid_argument, "moe_combine: out: shape ", to_string(a.out.shape), ", expected [T, D]");
+  if (a.y.shape.rank != 2)
+    fail(ErrorCode::invalid_argument, "moe_combine: y: shape ", to_string(a.y.shape), ", expected [P, D]");
   if (a.position.shape.rank != 2)
-    fail(ErrorCode::invalid_argument, "moe_combine: position: shape ", to_string(a.position.shape), ", expected [T, k]");
+    fail(ErrorCode::invalid_argument, "moe_combine: position: shape ", to_string(a.position.shape),
+         ", expected [T, k]");
   const int64_t T = a.out.dim(0), D = a.out.dim(1);
   expect_activation(a.out, {T, D}, "moe_combine: out");
   expect_activation(a.y, {a.y.dim(0), D}, "moe_combine: y");
@@ -34,14 +37,16 @@ void check_positions(const MoeCombineArgs& a) {
 
 }  // namespace
 
-std::span<const MoeCombineVariant> moe_combine_variants() { return kVariants; }
+std::span<const MoeCombineVariant> moe_combine_variants() {
+  return kVariants;
+}
 
 Cost moe_combine_cost(const MoeCombineArgs& a) {
   const double out = static_cast<double>(a.out.shape.numel()), pairs = static_cast<double>(a.position.shape.numel());
   const double read = pairs * static_cast<double>(a.out.dim(1));
   const double addend = a.addend.null() ? 0 : out * static_cast<double>(dtype_bytes(a.addend.dtype));
-  return {.bytes = read * static_cast<double>(dtype_bytes(a.y.dtype)) + out * static_cast<double>(dtype_bytes(a.out.dtype)) +
-                   addend + 8 * pairs,
+  return {.bytes = read * static_cast<double>(dtype_bytes(a.y.dtype)) +
+                   out * static_cast<double>(dtype_bytes(a.out.dtype)) + addend + 8 * pairs,
           .flops = 2 * read + (a.addend.null() ? 0 : out)};
 }
 

@@ -27,7 +27,8 @@ void moe_combine_reference(const Exec&, const MoeCombineArgs& a, const MoeCombin
   dispatch_activation(a.out.dtype, [&](auto out) {
     using Out = decltype(out);
     for (int64_t t = 0; t < a.out.dim(0); ++t)
-      for (int64_t d = 0; d < a.out.dim(1); ++d) a.out.at<Out>(t)[d] = from_float<Out>(static_cast<float>(element(a, t, d)));
+      for (int64_t d = 0; d < a.out.dim(1); ++d)
+        a.out.at<Out>(t)[d] = from_float<Out>(static_cast<float>(element(a, t, d)));
   });
 }
 

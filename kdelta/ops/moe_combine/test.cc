@@ -36,8 +36,11 @@ struct Call {
     std::shuffle(position.data(), position.data() + T * k, rng);
   }
   MoeCombineArgs args(bool with_addend = true) {
-    return {.y = y.view(), .position = position, .weight = weight,
-            .addend = with_addend ? AnyConstView(addend.view()) : AnyConstView{}, .out = out.view()};
+    return {.y = y.view(),
+            .position = position,
+            .weight = weight,
+            .addend = with_addend ? AnyConstView(addend.view()) : AnyConstView{},
+            .out = out.view()};
   }
 };
 
@@ -47,14 +50,17 @@ void expect_definition(const Call<Y, Out>& c, bool with_addend) {
     for (int64_t d = 0; d < c.D; ++d) {
       double sum = 0, size = 0;
       for (int64_t i = 0; i < c.k; ++i) {
-        const double term = static_cast<double>(c.weight[t * c.k + i]) * to_float(c.y[c.position[t * c.k + i] * c.D + d]);
+        const double term =
+            static_cast<double>(c.weight[t * c.k + i]) * to_float(c.y[c.position[t * c.k + i] * c.D + d]);
         sum += term;
         size += std::fabs(term);
       }
       if (with_addend) sum += to_float(c.addend[t * c.D + d]), size += std::fabs(to_float(c.addend[t * c.D + d]));
       // k fp32 roundings of partial sums, then the output's own.
-      const double bound = size * static_cast<double>(c.k + 2) * 0x1p-24 + std::fabs(sum) * (sizeof(Out) == 2 ? 0x1p-8 : 0x1p-24);
-      ASSERT_NEAR(to_float(c.out[t * c.D + d]), sum, bound) << t << ", " << d << " of " << c.T << "x" << c.k << "x" << c.D;
+      const double bound =
+          size * static_cast<double>(c.k + 2) * 0x1p-24 + std::fabs(sum) * (sizeof(Out) == 2 ? 0x1p-8 : 0x1p-24);
+      ASSERT_NEAR(to_float(c.out[t * c.D + d]), sum, bound)
+          << t << ", " << d << " of " << c.T << "x" << c.k << "x" << c.D;
     }
 }
 
@@ -116,8 +122,7 @@ TEST_P(MoeCombine, AMissingChoiceOfALiveRowContributesNothing) {
   c.position[0] = -1;
   c.weight[0] = NAN;
   moe_combine(ex, c.args());
-  for (int64_t d = 0; d < 20; ++d)
-    EXPECT_NEAR(c.out[d], c.weight[1] * c.y[c.position[1] * 20 + d] + c.addend[d], 1e-6);
+  for (int64_t d = 0; d < 20; ++d) EXPECT_NEAR(c.out[d], c.weight[1] * c.y[c.position[1] * 20 + d] + c.addend[d], 1e-6);
 }
 
 TEST_P(MoeCombine, NaNStaysInItsRow) {
@@ -197,10 +202,18 @@ TEST(MoeCombineRefuses, WrongArgumentsByNameBeforeAnythingIsWritten) {
     return test::error_of([&] { moe_combine(ex, a); });
   };
   EXPECT_EQ(with([](MoeCombineArgs& a) { a.y = a.y.columns(0, 7); }), "moe_combine: y: shape [4, 7], expected [4, 8]");
-  EXPECT_EQ(with([](MoeCombineArgs& a) { a.weight.shape = {2, 1}; }), "moe_combine: weight: shape [2, 1], expected [2, 2]");
-  EXPECT_EQ(with([](MoeCombineArgs& a) { a.position.shape = {1, 2}; }), "moe_combine: position: shape [1, 2], expected [2, 2]");
-  EXPECT_EQ(with([](MoeCombineArgs& a) { a.out.dtype = DType::f16; }), "moe_combine: out: dtype F16, accepted: F32, BF16");
-  EXPECT_EQ(with([](MoeCombineArgs& a) { a.addend = a.addend.rows(0, 1); }), "moe_combine: addend: shape [1, 8], expected [2, 8]");
+  EXPECT_EQ(with([](MoeCombineArgs& a) {
+              a.weight.shape = {2, 1};
+            }),
+            "moe_combine: weight: shape [2, 1], expected [2, 2]");
+  EXPECT_EQ(with([](MoeCombineArgs& a) {
+              a.position.shape = {1, 2};
+            }),
+            "moe_combine: position: shape [1, 2], expected [2, 2]");
+  EXPECT_EQ(with([](MoeCombineArgs& a) { a.out.dtype = DType::f16; }),
+            "moe_combine: out: dtype F16, accepted: F32, BF16");
+  EXPECT_EQ(with([](MoeCombineArgs& a) { a.addend = a.addend.rows(0, 1); }),
+            "moe_combine: addend: shape [1, 8], expected [2, 8]");
   c.position[3] = 4;
   EXPECT_EQ(with([](MoeCombineArgs&) {}), "moe_combine: position[1, 1] is 4, expected -1..3");
   c.position[3] = -2;

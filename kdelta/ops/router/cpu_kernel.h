@@ -1,5 +1,6 @@
-// The vector kernel of router over any V of simd.h. A row: sigmoid and choice value of every expert, then the k best in one pass
-// with a running threshold. Almost every block of experts is dismissed by one comparison of its maximum with the k-th best.
+// The vector kernel of router over any V of simd.h. A row: sigmoid and choice value of every expert, then the k best in
+// one pass with a running threshold. Almost every block of experts is dismissed by one comparison of its maximum with
+// the k-th best.
 #pragma once
 
 #include "kdelta/ops/common/cpu/parallel.h"
@@ -40,7 +41,8 @@ KDELTA_INLINE void router_scores(const float* logits, const float* bias, int64_t
   }
 }
 
-// Inserts behind every entry that is at least as good: experts come by rising index, so ties keep the lower one in front.
+// Inserts behind every entry that is at least as good: experts come by rising index, so ties keep the lower one in
+// front.
 template <class V>
 KDELTA_INLINE void router_insert(RouterWork<V>& w, int64_t k, float value, int64_t e) {
   int64_t i = w.count < k ? w.count++ : k - 1;

@@ -4,8 +4,12 @@
 
 namespace kdelta {
 
-int64_t router_thread_bytes(const RouterDesc& d) { return (8 * d.experts + 8 * d.choices + 5 * d.groups + 63) / 64 * 64; }
-int64_t router_cpu_scratch(const RouterDesc& d) { return d.target.threads * router_thread_bytes(d); }
+int64_t router_thread_bytes(const RouterDesc& d) {
+  return (8 * d.experts + 8 * d.choices + 5 * d.groups + 63) / 64 * 64;
+}
+int64_t router_cpu_scratch(const RouterDesc& d) {
+  return d.target.threads * router_thread_bytes(d);
+}
 
 int64_t live_rows(const RouterArgs& a) {
   const int64_t T = a.logits.dim(0);

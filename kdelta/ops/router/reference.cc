@@ -1,5 +1,5 @@
-// The definition of router. The sigmoid is fp64 rounded once to the fp32 score that the contract compares; everything that is
-// compared is fp32, so that ties are the vendor's ties.
+// The definition of router. The sigmoid is fp64 rounded once to the fp32 score that the contract compares; everything
+// that is compared is fp32, so that ties are the vendor's ties.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,7 +12,9 @@ namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-float lowest_if_nan(float x) { return std::isnan(x) ? kLowest : x; }
+float lowest_if_nan(float x) {
+  return std::isnan(x) ? kLowest : x;
+}
 
 // Index of the largest value that is not taken yet, the lower index on a tie; NaN is already lowest.
 int64_t best_free(const float* value, const uint8_t* taken, int64_t n) {
@@ -65,12 +67,15 @@ void row(const RouterArgs& a, int64_t t, const Work& w) {
     sum += static_cast<double>(*a.weight.at(t, i));
   }
   const double factor = (a.renormalize && a.k > 1 ? 1 / (sum + 1e-20) : 1.0) * static_cast<double>(a.scaling);
-  for (int64_t i = 0; i < a.k; ++i) *a.weight.at(t, i) = static_cast<float>(static_cast<double>(*a.weight.at(t, i)) * factor);
+  for (int64_t i = 0; i < a.k; ++i)
+    *a.weight.at(t, i) = static_cast<float>(static_cast<double>(*a.weight.at(t, i)) * factor);
 }
 
 }  // namespace
 
-int64_t router_reference_scratch(const RouterDesc& d) { return d.experts * 13 + d.groups * 5; }
+int64_t router_reference_scratch(const RouterDesc& d) {
+  return d.experts * 13 + d.groups * 5;
+}
 
 void router_reference(const Exec&, const RouterArgs& a, const RouterDesc& d, void* scratch) {
   Work w{};

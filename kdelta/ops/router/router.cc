@@ -32,7 +32,8 @@ void check(const RouterArgs& a) {
   check_groups(a, E);
   if (T * a.k > std::numeric_limits<int32_t>::max())
     fail(ErrorCode::invalid_argument, "router: ", T, " tokens x ", a.k, " choices pass the 32-bit positions");
-  if (!std::isfinite(a.scaling)) fail(ErrorCode::invalid_argument, "router: scaling: ", a.scaling, ", expected a finite number");
+  if (!std::isfinite(a.scaling))
+    fail(ErrorCode::invalid_argument, "router: scaling: ", a.scaling, ", expected a finite number");
   if (!a.live.null()) expect_view(a.live, {1}, "router: live");
   expect_view(a.expert, {T, a.k}, "router: expert");
   expect_view(a.weight, {T, a.k}, "router: weight");
@@ -43,7 +44,9 @@ void check(const RouterArgs& a) {
 
 }  // namespace
 
-std::span<const RouterVariant> router_variants() { return kVariants; }
+std::span<const RouterVariant> router_variants() {
+  return kVariants;
+}
 
 Cost router_cost(const RouterArgs& a) {
   const double n = static_cast<double>(a.logits.shape.numel()), E = static_cast<double>(a.logits.dim(1));

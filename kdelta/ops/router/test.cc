@@ -30,16 +30,32 @@ struct Call {
   Guarded<int32_t> expert, position, source, begin;
 
   explicit Call(const Setting& set)
-      : s(set), logits({s.T, s.E}), bias({s.E}), weight({s.T, s.k}), expert({s.T, s.k}), position({s.T, s.k}),
-        source({s.T * s.k}), begin({s.E + 1}) {
+      : s(set),
+        logits({s.T, s.E}),
+        bias({s.E}),
+        weight({s.T, s.k}),
+        expert({s.T, s.k}),
+        position({s.T, s.k}),
+        source({s.T * s.k}),
+        begin({s.E + 1}) {
     test::Rng rng(static_cast<uint64_t>(s.T * 1000 + s.E));
     fill_normal(logits, rng, 2.0f);
     fill_normal(bias, rng, 0.1f);
   }
   RouterArgs args() {
-    return {.logits = logits, .bias = bias, .k = s.k, .groups = s.groups, .topk_groups = s.topk_groups,
-            .renormalize = s.renormalize, .scaling = s.scaling, .live = {}, .expert = expert, .weight = weight,
-            .position = position, .source = source, .expert_begin = begin};
+    return {.logits = logits,
+            .bias = bias,
+            .k = s.k,
+            .groups = s.groups,
+            .topk_groups = s.topk_groups,
+            .renormalize = s.renormalize,
+            .scaling = s.scaling,
+            .live = {},
+            .expert = expert,
+            .weight = weight,
+            .position = position,
+            .source = source,
+            .expert_begin = begin};
   }
   bool guards_intact() const {
     return weight.guards_intact() && expert.guards_intact() && position.guards_intact() && source.guards_intact() &&
@@ -47,7 +63,9 @@ struct Call {
   }
 };
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
 
 // Choice values of one row in fp64, excluded groups at -infinity.
 std::vector<double> choices(const Call& c, int64_t t) {
@@ -73,7 +91,8 @@ void expect_choices(const Call& c, int64_t t) {
   std::vector<double> v = choices(c, t);
   std::vector<int64_t> order(v.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return v[static_cast<size_t>(a)] > v[static_cast<size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return v[static_cast<size_t>(a)] > v[static_cast<size_t>(b)]; });
   double sum = 0;
   for (int64_t i = 0; i < s.k; ++i) sum += sigmoid(c.logits[t * s.E + order[static_cast<size_t>(i)]]);
   for (int64_t i = 0; i < s.k; ++i) {
@@ -129,8 +148,8 @@ TEST_P(Router, EqualsTheDefinitionAtEverySizeAroundTheVectorWidths) {
 TEST_P(Router, OnlyTheBestGroupsTakePart) {
   TestExec ex;
   ex.force("router", GetParam());
-  for (const Setting& s : {Setting{9, 64, 4, 8, 3}, Setting{9, 256, 8, 8, 4}, Setting{9, 12, 2, 6, 1}, Setting{9, 9, 2, 9, 2},
-                           Setting{9, 100, 50, 4, 2}, Setting{9, 64, 6, 4, 4}}) {
+  for (const Setting& s : {Setting{9, 64, 4, 8, 3}, Setting{9, 256, 8, 8, 4}, Setting{9, 12, 2, 6, 1},
+                           Setting{9, 9, 2, 9, 2}, Setting{9, 100, 50, 4, 2}, Setting{9, 64, 6, 4, 4}}) {
     Call c(s);
     router(ex, c.args());
     for (int64_t t = 0; t < s.T; ++t) expect_choices(c, t);
@@ -292,9 +311,11 @@ TEST(RouterRefuses, WrongArgumentsByNameBeforeAnythingIsWritten) {
   EXPECT_EQ(with([](RouterArgs& a) { a.topk_groups = 2; }), "router: topk_groups: 2, expected 1..1");
   EXPECT_EQ(with([](RouterArgs& a) { a.scaling = NAN; }), "router: scaling: nan, expected a finite number");
   EXPECT_EQ(with([&](RouterArgs& a) { a.bias = short_bias; }), "router: bias: shape [11], expected [12]");
-  EXPECT_EQ(with([&](RouterArgs& a) { a.expert_begin.shape = {12}; }), "router: expert_begin: shape [12], expected [13]");
+  EXPECT_EQ(with([&](RouterArgs& a) { a.expert_begin.shape = {12}; }),
+            "router: expert_begin: shape [12], expected [13]");
   EXPECT_EQ(with([&](RouterArgs& a) { a.source.shape = {5}; }), "router: source: shape [5], expected [6]");
-  EXPECT_EQ(with([&](RouterArgs& a) { a.logits.stride[1] = 2; }), "router: logits: stride 2 on the last axis, expected 1");
+  EXPECT_EQ(with([&](RouterArgs& a) { a.logits.stride[1] = 2; }),
+            "router: logits: stride 2 on the last axis, expected 1");
   for (int64_t i = 0; i < 6; ++i) EXPECT_TRUE(std::isnan(c.weight[i]));
 }
 

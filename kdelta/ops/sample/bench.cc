@@ -6,7 +6,8 @@
 namespace kdelta {
 namespace {
 
-// One row of the release's vocabulary. Logits like a model's: normal, with a few far ahead; `flat` ones are the worst case of top_p.
+// One row of the release's vocabulary. Logits like a model's: normal, with a few far ahead; `flat` ones are the worst
+// case of top_p.
 struct Data {
   std::vector<float> logits;
   SampleRow row;
@@ -25,16 +26,22 @@ struct Data {
   }
 };
 
-void add_sample(const std::string& variant, const char* name, const SamplingParams& params, int32_t top_logprobs, bool flat = false) {
+void add_sample(const std::string& variant, const char* name, const SamplingParams& params, int32_t top_logprobs,
+                bool flat = false) {
   constexpr int64_t n = 163840;
-  bench::add({.op = "sample", .variant = variant, .shape = str("vocabulary=", n, " ", name), .cost = {.bytes = 4.0 * n},
-              .roof = {bench::RoofKind::read, 4 * n}, .make = [=] {
+  bench::add({.op = "sample",
+              .variant = variant,
+              .shape = str("vocabulary=", n, " ", name),
+              .cost = {.bytes = 4.0 * n},
+              .roof = {bench::RoofKind::read, 4 * n},
+              .make = [=] {
                 auto data = std::make_shared<Data>(n, flat);
                 data->row.params = params;
                 data->row.top_logprobs = top_logprobs;
                 return [=] {
                   sample(bench::exec_with("sample", variant), {.logits = View<const float>(data->logits.data(), {1, n}),
-                                                                 .rows = {&data->row, 1}, .results = {&data->result, 1}});
+                                                               .rows = {&data->row, 1},
+                                                               .results = {&data->result, 1}});
                 };
               }});
 }

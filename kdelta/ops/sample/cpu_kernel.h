@@ -1,6 +1,6 @@
-// The vector kernel of sample over any V of simd.h. Top-k, top-p and min-p each keep a prefix of the order "larger logit, then
-// lower id", so together they are one cutoff: find it among few candidates, drop what is below it in one pass, then draw over
-// ascending ids. No full sort at any setting; notes.md bounds the candidates.
+// The vector kernel of sample over any V of simd.h. Top-k, top-p and min-p each keep a prefix of the order "larger
+// logit, then lower id", so together they are one cutoff: find it among few candidates, drop what is below it in one
+// pass, then draw over ascending ids. No full sort at any setting; notes.md bounds the candidates.
 #pragma once
 
 #include "kdelta/ops/common/cpu/parallel.h"
@@ -12,8 +12,8 @@ namespace kdelta {
 
 struct SampleMax {
   float value = -__builtin_inff();
-  int64_t block = 0;    // the first block that holds it
-  bool usable = true;   // no NaN and no +infinity anywhere
+  int64_t block = 0;   // the first block that holds it
+  bool usable = true;  // no NaN and no +infinity anywhere
 };
 
 template <class V>
@@ -58,8 +58,8 @@ KDELTA_INLINE int32_t sample_first(const float* x, const SampleMax& max) {
   return static_cast<int32_t>(i);
 }
 
-// exp((x - best) / temperature). The difference comes first and is divided, not multiplied by an inverse: a temperature of 1e-40
-// must act like 0 and not become infinity times zero.
+// exp((x - best) / temperature). The difference comes first and is divided, not multiplied by an inverse: a temperature
+// of 1e-40 must act like 0 and not become infinity times zero.
 template <class V>
 KDELTA_INLINE V sample_exp(V x, V best, V temperature) {
   return simd::exp((x - best) / temperature);
@@ -83,8 +83,8 @@ double sample_sums(const float* x, int64_t n, float best, float temperature, dou
   return total;
 }
 
-// Tokens with x > floor, by rising id; when `capacity` are found the k best stay and the floor rises to the worst of them. Returns
-// how many lie in c; at least the k best of the row are among them.
+// Tokens with x > floor, by rising id; when `capacity` are found the k best stay and the floor rises to the worst of
+// them. Returns how many lie in c; at least the k best of the row are among them.
 template <class V>
 int64_t sample_collect(const float* x, int64_t n, float floor, int64_t k, int64_t capacity, Candidate* c) {
   constexpr int64_t L = 2 * V::kLanes;
@@ -127,7 +127,8 @@ Cutoff sample_cutoff(const SamplingParams& p, const SampleWork& w, int64_t n, fl
     double total = 0;
     if (top_k) {
       for (int64_t i = 0; i < count; ++i)
-        total += __builtin_exp((static_cast<double>(c[i].value) - static_cast<double>(best)) / static_cast<double>(p.temperature));
+        total += __builtin_exp((static_cast<double>(c[i].value) - static_cast<double>(best)) /
+                               static_cast<double>(p.temperature));
     } else {
       total = sample_sums<V>(w.x, n, best, p.temperature, w.block_sum);
       // What is rarer than an even share of the part to drop cannot be needed to reach top_p, even all of it together.
@@ -208,7 +209,8 @@ int32_t sample_choose(const float* logits, const SampleRow& row, SampleMax max, 
 
 // Log-probabilities of the raw logits: the chosen token's and the n best.
 template <class V>
-void sample_report(const float* logits, const SampleRow& row, float best, const SampleWork& w, int64_t n, SampleResult& result) {
+void sample_report(const float* logits, const SampleRow& row, float best, const SampleWork& w, int64_t n,
+                   SampleResult& result) {
   const double total = sample_sums<V>(logits, n, best, 1.0f, w.block_sum);
   const int64_t wanted = row.top_logprobs < n ? row.top_logprobs : n;
   const int64_t count = wanted > 0 ? sample_top<V>(logits, n, wanted, w.candidates) : 0;

@@ -1,5 +1,5 @@
-// Philox4x32-10, a counter-based generator: draw number i of a seed is a pure function of both. Source: Salmon, Moraes, Dror and
-// Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011; constants and test vectors as in Random123.
+// Philox4x32-10, a counter-based generator: draw number i of a seed is a pure function of both. Source: Salmon, Moraes,
+// Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011; constants and test vectors as in Random123.
 #pragma once
 
 #include <array>

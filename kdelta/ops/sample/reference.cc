@@ -38,13 +38,15 @@ std::vector<float> processed(const float* logits, int64_t vocabulary, const Samp
   if (p.repetition_penalty != 1)
     for (int32_t id : row.prompt) count[static_cast<size_t>(id)] = 0;
   if (p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0)
-    for (int32_t id : row.output) count[static_cast<size_t>(id)] = std::max<int64_t>(count[static_cast<size_t>(id)], 0) + 1;
+    for (int32_t id : row.output)
+      count[static_cast<size_t>(id)] = std::max<int64_t>(count[static_cast<size_t>(id)], 0) + 1;
   for (size_t i = 0; i < x.size(); ++i) {
     if (count[i] < 0) continue;
     double v = static_cast<double>(x[i]);
     v = v > 0 ? v / static_cast<double>(p.repetition_penalty) : v * static_cast<double>(p.repetition_penalty);
     if (count[i] > 0)
-      v -= static_cast<double>(p.frequency_penalty) * static_cast<double>(count[i]) + static_cast<double>(p.presence_penalty);
+      v -= static_cast<double>(p.frequency_penalty) * static_cast<double>(count[i]) +
+           static_cast<double>(p.presence_penalty);
     x[i] = rounded(v);
   }
   return x;

@@ -15,7 +15,9 @@ constexpr SampleVariant kVariants[] = {
 };
 
 // Built only when something is refused: a good row costs no string.
-std::string at(int64_t row) { return row < 0 ? "sampling: " : str("sample: row ", row, ": "); }
+std::string at(int64_t row) {
+  return row < 0 ? "sampling: " : str("sample: row ", row, ": ");
+}
 
 void check_params(const SamplingParams& p, int64_t row) {
   auto refuse = [&](const char* field, double value, const char* expected) {
@@ -43,7 +45,8 @@ void check_row(const SampleRow& row, int64_t vocabulary, int64_t m) {
     if (b.token < 0 || b.token >= vocabulary)
       fail(ErrorCode::invalid_argument, at(m), "bias[", i, "].token: ", b.token, ", expected 0..", vocabulary - 1);
     if (std::isnan(b.bias) || (std::isinf(b.bias) && b.bias > 0))
-      fail(ErrorCode::invalid_argument, at(m), "bias[", i, "].bias: ", b.bias, ", expected a finite number or -infinity");
+      fail(ErrorCode::invalid_argument, at(m), "bias[", i, "].bias: ", b.bias,
+           ", expected a finite number or -infinity");
   }
   check_ids(row.banned, vocabulary, m, "banned");
   // Only what a penalty will read: a long prompt is not walked once per token for nothing.
@@ -54,7 +57,8 @@ void check_row(const SampleRow& row, int64_t vocabulary, int64_t m) {
 
 void check(const SampleArgs& a) {
   if (a.logits.shape.rank != 2 || a.logits.dim(1) < 1)
-    fail(ErrorCode::invalid_argument, "sample: logits: shape ", to_string(a.logits.shape), ", expected [M, vocabulary]");
+    fail(ErrorCode::invalid_argument, "sample: logits: shape ", to_string(a.logits.shape),
+         ", expected [M, vocabulary]");
   const int64_t M = a.logits.dim(0);
   expect_view(a.logits, {M, a.logits.dim(1)}, "sample: logits");
   if (a.logits.dim(1) > std::numeric_limits<int32_t>::max())
@@ -68,9 +72,13 @@ void check(const SampleArgs& a) {
 
 }  // namespace
 
-std::span<const SampleVariant> sample_variants() { return kVariants; }
+std::span<const SampleVariant> sample_variants() {
+  return kVariants;
+}
 
-void check_sampling_params(const SamplingParams& params) { check_params(params, -1); }
+void check_sampling_params(const SamplingParams& params) {
+  check_params(params, -1);
+}
 
 void sample(const Exec& ex, const SampleArgs& args) {
   check(args);

@@ -84,9 +84,10 @@ TEST_P(Sample, GreedyTakesTheLargestLogitAndTheLowerIdOnATie) {
 }
 
 TEST_P(Sample, ARowWithANaNOrAnInfinityHasNoTokenAtAnySetting) {
-  for (const SamplingParams& p : {SamplingParams{.temperature = 0}, SamplingParams{}, SamplingParams{.temperature = 1e-6f},
-                                  SamplingParams{.top_k = 1}, SamplingParams{.top_p = 0.9f}, SamplingParams{.min_p = 1},
-                                  SamplingParams{.repetition_penalty = 1.3f}})
+  for (const SamplingParams& p :
+       {SamplingParams{.temperature = 0}, SamplingParams{}, SamplingParams{.temperature = 1e-6f},
+        SamplingParams{.top_k = 1}, SamplingParams{.top_p = 0.9f}, SamplingParams{.min_p = 1},
+        SamplingParams{.repetition_penalty = 1.3f}})
     for (float bad : {std::nanf(""), -std::nanf(""), INFINITY})
       for (size_t at : {size_t{0}, size_t{777}, size_t{4999}}) {
         std::vector<float> x = random_logits(5000, 1);
@@ -111,7 +112,8 @@ TEST_P(Sample, ABanDoesNotHideANaN) {
 }
 
 TEST_P(Sample, NoUsableLogitHasNoToken) {
-  for (const SamplingParams& p : {SamplingParams{.temperature = 0}, SamplingParams{}, SamplingParams{.top_k = 5, .top_p = 0.5f}}) {
+  for (const SamplingParams& p :
+       {SamplingParams{.temperature = 0}, SamplingParams{}, SamplingParams{.top_k = 5, .top_p = 0.5f}}) {
     EXPECT_EQ(token(std::vector<float>(100, NAN), with(p)), -1);
     EXPECT_EQ(token(std::vector<float>(100, -INFINITY), with(p)), -1);
     const int32_t banned[] = {0, 1, 2};
@@ -126,8 +128,9 @@ TEST_P(Sample, NoUsableLogitHasNoToken) {
 TEST_P(Sample, MinusInfinityIsNeverChosenAndTheOnlyFiniteLogitAlwaysIs) {
   std::vector<float> x(5000, -INFINITY);
   x[4321] = -1e30f;
-  for (const SamplingParams& p : {SamplingParams{.temperature = 0}, SamplingParams{.temperature = 2}, SamplingParams{.top_k = 40},
-                                  SamplingParams{.top_p = 0.1f}, SamplingParams{.min_p = 0.5f}})
+  for (const SamplingParams& p :
+       {SamplingParams{.temperature = 0}, SamplingParams{.temperature = 2}, SamplingParams{.top_k = 40},
+        SamplingParams{.top_p = 0.1f}, SamplingParams{.min_p = 0.5f}})
     EXPECT_EQ(token(x, with(p)), 4321);
 }
 
@@ -272,8 +275,11 @@ struct Crowd {
   Crowd() {
     for (int64_t m = 0; m < M; ++m) {
       SampleRow row;
-      row.params = {.temperature = m % 3 ? 0.9f : 0.0f, .top_k = static_cast<int32_t>(m % 4 * 30), .top_p = m % 2 ? 0.9f : 1.0f,
-                    .repetition_penalty = m % 5 ? 1.0f : 1.2f, .seed = static_cast<uint64_t>(m)};
+      row.params = {.temperature = m % 3 ? 0.9f : 0.0f,
+                    .top_k = static_cast<int32_t>(m % 4 * 30),
+                    .top_p = m % 2 ? 0.9f : 1.0f,
+                    .repetition_penalty = m % 5 ? 1.0f : 1.2f,
+                    .seed = static_cast<uint64_t>(m)};
       row.output = std::span(history).first(static_cast<size_t>(m % 5));
       row.top_logprobs = m % 2 ? 2 : -1;
       rows.push_back(row);
@@ -295,13 +301,15 @@ TEST_P(Sample, ADrawDependsNeitherOnItsNeighboursNorOnTheOrderOfTheRowsNorOnTheT
     std::vector<SampleResult> all(Crowd::M), alone(1);
     sample(ex, {.logits = c.view(0, Crowd::M), .rows = c.rows, .results = all});
     for (int64_t m = 0; m < Crowd::M; ++m) {
-      sample(ex_, {.logits = c.view(m, 1), .rows = std::span(c.rows).subspan(static_cast<size_t>(m), 1), .results = alone});
+      sample(ex_,
+             {.logits = c.view(m, 1), .rows = std::span(c.rows).subspan(static_cast<size_t>(m), 1), .results = alone});
       EXPECT_EQ(alone[0].token, all[static_cast<size_t>(m)].token) << "row " << m;
       EXPECT_EQ(alone[0].logprob, all[static_cast<size_t>(m)].logprob);
       EXPECT_EQ(all[static_cast<size_t>(m)].token == -1, m == 4);
     }
   }
-  EXPECT_EQ(std::memcmp(before.data(), c.logits.data(), before.size() * sizeof(float)), 0) << "logits are never written";
+  EXPECT_EQ(std::memcmp(before.data(), c.logits.data(), before.size() * sizeof(float)), 0)
+      << "logits are never written";
 }
 
 TEST_P(Sample, StaleResultsAreReplaced) {
@@ -343,8 +351,10 @@ TEST(SampleRefuses, ParametersOutOfRangeByRowAndField) {
     change(rows[1]);
     return test::error_of([&] { sample(ex, {.logits = logits, .rows = rows, .results = results}); });
   };
-  EXPECT_EQ(error([](SampleRow& r) { r.params.temperature = -1; }), "sample: row 1: temperature: -1, expected >= 0 and finite");
-  EXPECT_EQ(error([](SampleRow& r) { r.params.temperature = INFINITY; }), "sample: row 1: temperature: inf, expected >= 0 and finite");
+  EXPECT_EQ(error([](SampleRow& r) { r.params.temperature = -1; }),
+            "sample: row 1: temperature: -1, expected >= 0 and finite");
+  EXPECT_EQ(error([](SampleRow& r) { r.params.temperature = INFINITY; }),
+            "sample: row 1: temperature: inf, expected >= 0 and finite");
   EXPECT_EQ(error([](SampleRow& r) { r.params.top_p = 1.5f; }), "sample: row 1: top_p: 1.5, expected 0..1");
   EXPECT_EQ(error([](SampleRow& r) { r.params.min_p = NAN; }), "sample: row 1: min_p: nan, expected 0..1");
   EXPECT_EQ(error([](SampleRow& r) { r.params.repetition_penalty = 0; }),
@@ -353,7 +363,8 @@ TEST(SampleRefuses, ParametersOutOfRangeByRowAndField) {
             "sample: row 1: presence_penalty: nan, expected a finite number");
   const LogitBias outside[] = {{10, 0}}, infinite[] = {{1, INFINITY}};
   EXPECT_EQ(error([&](SampleRow& r) { r.bias = outside; }), "sample: row 1: bias[0].token: 10, expected 0..9");
-  EXPECT_EQ(error([&](SampleRow& r) { r.bias = infinite; }), "sample: row 1: bias[0].bias: inf, expected a finite number or -infinity");
+  EXPECT_EQ(error([&](SampleRow& r) { r.bias = infinite; }),
+            "sample: row 1: bias[0].bias: inf, expected a finite number or -infinity");
   const int32_t ids[] = {3, -1};
   EXPECT_EQ(error([&](SampleRow& r) { r.banned = ids; }), "sample: row 1: banned[1]: -1, expected 0..9");
   EXPECT_EQ(error([&](SampleRow& r) { r.output = ids, r.params.presence_penalty = 1; }),
@@ -376,8 +387,10 @@ TEST(SampleRefuses, ShapesByName) {
   };
   EXPECT_EQ(error([&](SampleArgs& a) { a.rows = a.rows.first(1); }), "sample: rows: 1 of them, expected 2");
   EXPECT_EQ(error([&](SampleArgs& a) { a.results = a.results.first(1); }), "sample: results: 1 of them, expected 2");
-  EXPECT_EQ(error([&](SampleArgs& a) { a.logits.stride[1] = 2; }), "sample: logits: stride 2 on the last axis, expected 1");
-  EXPECT_EQ(error([&](SampleArgs& a) { a.logits.shape = {20}; }), "sample: logits: shape [20], expected [M, vocabulary]");
+  EXPECT_EQ(error([&](SampleArgs& a) { a.logits.stride[1] = 2; }),
+            "sample: logits: stride 2 on the last axis, expected 1");
+  EXPECT_EQ(error([&](SampleArgs& a) { a.logits.shape = {20}; }),
+            "sample: logits: shape [20], expected [M, vocabulary]");
 }
 
 TEST(SamplePlanning, TouchesNothing) {

@@ -1,5 +1,5 @@
-// The distribution of sample: every draw is the inverse of the defined distribution at a known uniform, and many draws pass a
-// chi-square test. Seeds are fixed, so a result is either always right or always wrong.
+// The distribution of sample: every draw is the inverse of the defined distribution at a known uniform, and many draws
+// pass a chi-square test. Seeds are fixed, so a result is either always right or always wrong.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,9 @@ class SampleDraws : public test::VariantTest {
   SampleDraws() { ex_.force("sample", GetParam()); }
   int32_t token(const std::vector<float>& x, const SampleRow& row) {
     SampleResult result;
-    sample(ex_, {.logits = View<const float>(x.data(), {1, static_cast<int64_t>(x.size())}), .rows = {&row, 1}, .results = {&result, 1}});
+    sample(ex_, {.logits = View<const float>(x.data(), {1, static_cast<int64_t>(x.size())}),
+                 .rows = {&row, 1},
+                 .results = {&result, 1}});
     return result.token;
   }
   TestExec ex_;
@@ -44,7 +46,8 @@ std::vector<double> distribution(const std::vector<float>& logits, const SampleR
       if (static_cast<size_t>(b.token) == i) v += b.bias;
     if (std::count(row.banned.begin(), row.banned.end(), i)) v = -INFINITY;
     const double n = static_cast<double>(std::count(row.output.begin(), row.output.end(), i));
-    if (n > 0 || std::count(row.prompt.begin(), row.prompt.end(), i)) v = v > 0 ? v / p.repetition_penalty : v * p.repetition_penalty;
+    if (n > 0 || std::count(row.prompt.begin(), row.prompt.end(), i))
+      v = v > 0 ? v / p.repetition_penalty : v * p.repetition_penalty;
     v -= n * p.frequency_penalty + (n > 0) * p.presence_penalty;
     order.push_back({-v / p.temperature, i});
   }
@@ -66,7 +69,8 @@ std::vector<double> distribution(const std::vector<float>& logits, const SampleR
   return out;
 }
 
-// The draw must be the token whose interval of the cumulated distribution holds u; fp32 sums may move a border by `slack`.
+// The draw must be the token whose interval of the cumulated distribution holds u; fp32 sums may move a border by
+// `slack`.
 void expect_inverse(const std::vector<double>& p, int32_t token, double u, double slack) {
   ASSERT_GE(token, 0);
   double before = 0;
@@ -86,10 +90,14 @@ TEST_P(SampleDraws, EveryDrawInvertsTheDefinedDistribution) {
   for (int64_t n : {1, 2, 7, 16, 100, 4095, 4096, 4097, 8192, 9001})
     for (int trial = 0; trial < (slow ? 10 : 40); ++trial) {
       SampleRow row;
-      row.params = {.temperature = pick(0.3, 0.7, 1, 1.5, 5), .top_k = static_cast<int32_t>(pick(0, 0, 1, 2, 40, 1000, 3000)),
-                    .top_p = pick(1, 1, 0.999, 0.95, 0.5, 0.05), .min_p = pick(0, 0, 0.01, 0.3),
-                    .repetition_penalty = pick(1, 1, 1.3, 0.8), .presence_penalty = pick(0, 0.5),
-                    .frequency_penalty = pick(0, -0.2), .seed = rng()};
+      row.params = {.temperature = pick(0.3, 0.7, 1, 1.5, 5),
+                    .top_k = static_cast<int32_t>(pick(0, 0, 1, 2, 40, 1000, 3000)),
+                    .top_p = pick(1, 1, 0.999, 0.95, 0.5, 0.05),
+                    .min_p = pick(0, 0, 0.01, 0.3),
+                    .repetition_penalty = pick(1, 1, 1.3, 0.8),
+                    .presence_penalty = pick(0, 0.5),
+                    .frequency_penalty = pick(0, -0.2),
+                    .seed = rng()};
       std::vector<int32_t> history(trial % 7);
       for (int32_t& id : history) id = static_cast<int32_t>(rng() % static_cast<uint64_t>(n));
       const int32_t banned[] = {static_cast<int32_t>(n / 2)};
@@ -109,8 +117,9 @@ TEST_P(SampleDraws, ManyDrawsPassAChiSquareTestAtEverySetting) {
   const std::vector<int32_t> output(static_cast<size_t>(draws), 0);
   const std::vector<float> x = random_logits(32, 77, 1);
   for (const SamplingParams& p :
-       {SamplingParams{}, SamplingParams{.temperature = 0.5f}, SamplingParams{.temperature = 2}, SamplingParams{.top_k = 8},
-        SamplingParams{.top_p = 0.7f}, SamplingParams{.min_p = 0.2f}, SamplingParams{.temperature = 1.3f, .top_k = 20, .top_p = 0.9f, .min_p = 0.1f}}) {
+       {SamplingParams{}, SamplingParams{.temperature = 0.5f}, SamplingParams{.temperature = 2},
+        SamplingParams{.top_k = 8}, SamplingParams{.top_p = 0.7f}, SamplingParams{.min_p = 0.2f},
+        SamplingParams{.temperature = 1.3f, .top_k = 20, .top_p = 0.9f, .min_p = 0.1f}}) {
     SampleRow row;
     row.params = p;
     row.params.seed = 1234;
@@ -133,7 +142,8 @@ TEST_P(SampleDraws, ManyDrawsPassAChiSquareTestAtEverySetting) {
     }
     // Mean f, variance 2f for f degrees of freedom: five deviations.
     const double f = cells - 1;
-    EXPECT_LT(statistic, f + 5 * std::sqrt(2 * f)) << p.temperature << " " << p.top_k << " " << p.top_p << " " << p.min_p;
+    EXPECT_LT(statistic, f + 5 * std::sqrt(2 * f))
+        << p.temperature << " " << p.top_k << " " << p.top_p << " " << p.min_p;
   }
 }
 
@@ -156,8 +166,9 @@ TEST_P(SampleDraws, TheSeedAndTheDrawIndexFixTheToken) {
 TEST_P(SampleDraws, AFlatVocabularyOfReleaseSizeIsCutExactly) {
   if (GetParam() == "reference") return;  // the sort of the definition takes a second here
   const std::vector<float> x = random_logits(163840, 6, 0.01f);
-  for (const SamplingParams& p : {SamplingParams{.top_p = 0.95f}, SamplingParams{.top_k = 100000}, SamplingParams{.top_k = 50},
-                                  SamplingParams{.min_p = 0.97f}, SamplingParams{.top_k = 90000, .top_p = 0.5f}}) {
+  for (const SamplingParams& p :
+       {SamplingParams{.top_p = 0.95f}, SamplingParams{.top_k = 100000}, SamplingParams{.top_k = 50},
+        SamplingParams{.min_p = 0.97f}, SamplingParams{.top_k = 90000, .top_p = 0.5f}}) {
     SampleRow row;
     row.params = p;
     row.params.seed = 3;

@@ -15,11 +15,19 @@ float settle(double x) {
   return static_cast<float>(std::clamp(x, -static_cast<double>(kLargest), static_cast<double>(kLargest)));
 }
 
-bool better(const Candidate& a, const Candidate& b) { return a.value > b.value || (a.value == b.value && a.id < b.id); }
+bool better(const Candidate& a, const Candidate& b) {
+  return a.value > b.value || (a.value == b.value && a.id < b.id);
+}
 
-int64_t round_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-int64_t blocks(const SampleDesc& d) { return (d.vocabulary + kSampleBlock - 1) / kSampleBlock; }
-int64_t row_bytes(const SampleDesc& d) { return round_up(4 * d.vocabulary) + round_up(8 * d.vocabulary) + round_up(8 * blocks(d)); }
+int64_t round_up(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+int64_t blocks(const SampleDesc& d) {
+  return (d.vocabulary + kSampleBlock - 1) / kSampleBlock;
+}
+int64_t row_bytes(const SampleDesc& d) {
+  return round_up(4 * d.vocabulary) + round_up(8 * d.vocabulary) + round_up(8 * blocks(d));
+}
 
 bool penalises(const SamplingParams& p) {
   return p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0;
@@ -36,15 +44,20 @@ void penalise(const SampleRow& row, float* x, int64_t vocabulary, int32_t* count
     if (count[i] < 0) continue;
     double v = static_cast<double>(x[i]);
     v = v > 0 ? v / static_cast<double>(p.repetition_penalty) : v * static_cast<double>(p.repetition_penalty);
-    if (count[i] > 0) v -= static_cast<double>(p.frequency_penalty) * count[i] + static_cast<double>(p.presence_penalty);
+    if (count[i] > 0)
+      v -= static_cast<double>(p.frequency_penalty) * count[i] + static_cast<double>(p.presence_penalty);
     x[i] = settle(v);
   }
 }
 
 }  // namespace
 
-int64_t rows_in_flight(const SampleDesc& d) { return std::min<int64_t>(d.target.threads, d.rows); }
-int64_t sample_cpu_scratch(const SampleDesc& d) { return rows_in_flight(d) * row_bytes(d); }
+int64_t rows_in_flight(const SampleDesc& d) {
+  return std::min<int64_t>(d.target.threads, d.rows);
+}
+int64_t sample_cpu_scratch(const SampleDesc& d) {
+  return rows_in_flight(d) * row_bytes(d);
+}
 
 SampleWork sample_work(const SampleDesc& d, void* scratch, int64_t index) {
   char* base = static_cast<char*>(scratch) + index * row_bytes(d);
@@ -57,10 +70,13 @@ SampleWork sample_work(const SampleDesc& d, void* scratch, int64_t index) {
   return w;
 }
 
-bool is_processed(const SampleRow& row) { return !row.bias.empty() || !row.banned.empty() || penalises(row.params); }
+bool is_processed(const SampleRow& row) {
+  return !row.bias.empty() || !row.banned.empty() || penalises(row.params);
+}
 
 void process_logits(const SampleRow& row, float* x, int64_t vocabulary, int32_t* count) {
-  for (const LogitBias& b : row.bias) x[b.token] = settle(static_cast<double>(x[b.token]) + static_cast<double>(b.bias));
+  for (const LogitBias& b : row.bias)
+    x[b.token] = settle(static_cast<double>(x[b.token]) + static_cast<double>(b.bias));
   for (int32_t id : row.banned) x[id] = -std::numeric_limits<float>::infinity();
   if (penalises(row.params)) penalise(row, x, vocabulary, count);
 }
@@ -93,7 +109,8 @@ Candidate select_mass(Candidate* c, int64_t n, float best, float temperature, do
     std::nth_element(c, c + (half - 1), c + n, better);
     double mass = 0;
     for (int64_t i = 0; i < half; ++i)
-      mass += std::exp((static_cast<double>(c[i].value) - static_cast<double>(best)) / static_cast<double>(temperature));
+      mass +=
+          std::exp((static_cast<double>(c[i].value) - static_cast<double>(best)) / static_cast<double>(temperature));
     if (mass >= wanted) {
       n = half;
     } else {

@@ -20,7 +20,8 @@ struct Cutoff {
 // Vector passes run block by block; a block's exponentials fit the stack and its sum is one fp32 reduction.
 inline constexpr int64_t kSampleBlock = 4096;
 
-// Scratch of one row in flight. `count` shares memory with the candidates: penalties are over before the first is collected.
+// Scratch of one row in flight. `count` shares memory with the candidates: penalties are over before the first is
+// collected.
 struct SampleWork {
   float* x;               // [vocabulary] processed logits
   Candidate* candidates;  // [vocabulary]
@@ -42,8 +43,8 @@ void process_logits(const SampleRow& row, float* x, int64_t vocabulary, int32_t*
 
 // The k best of n to the front, unordered; returns the worst of them. 1 <= k <= n.
 Candidate select_best(Candidate* c, int64_t n, int64_t k);
-// The last token of the shortest best-first list whose probabilities reach `wanted`, a sum of exp((value - best) / temperature).
-// When all n do not reach it, the worst of them.
+// The last token of the shortest best-first list whose probabilities reach `wanted`, a sum of exp((value - best) /
+// temperature). When all n do not reach it, the worst of them.
 Candidate select_mass(Candidate* c, int64_t n, float best, float temperature, double wanted);
 // The least float v with exp((v - best) / temperature) >= p.
 float value_of_probability(float best, float temperature, double p);
