@@ -72,7 +72,8 @@ std::string read_text(const std::string& path) {
 }
 
 std::vector<int32_t> parse_ids(const std::string& list_or_file) {
-  const std::string text = std::filesystem::is_regular_file(list_or_file) ? read_text(list_or_file) : list_or_file;
+  std::error_code no_file;  // a long list is no legal path
+  const std::string text = std::filesystem::is_regular_file(list_or_file, no_file) ? read_text(list_or_file) : list_or_file;
   std::vector<int32_t> ids;
   const char* end = text.data() + text.size();
   for (const char* p = text.data(); p < end;) {

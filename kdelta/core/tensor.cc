@@ -43,11 +43,10 @@ void expect_shape(const Shape& shape, const Shape& want, const char* argument) {
 }
 
 void expect_dtype(DType dtype, std::initializer_list<DType> accepted, const char* argument) {
-  std::string names;
-  for (DType d : accepted) {
+  for (DType d : accepted)
     if (d == dtype) return;
-    names += (names.empty() ? "" : ", ") + std::string(dtype_name(d));
-  }
+  std::string names;
+  for (DType d : accepted) names += (names.empty() ? "" : ", ") + std::string(dtype_name(d));
   fail(ErrorCode::invalid_argument, argument, ": dtype ", dtype_name(dtype), ", accepted: ", names);
 }
 

@@ -1,6 +1,8 @@
 #include "kdelta/model/config.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "kdelta/core/check.h"
 #include "kdelta/io/json_reader.h"
@@ -11,7 +13,18 @@ namespace {
 // Sizes beyond this are a broken file, and products of two of them still fit 64 bits.
 constexpr int64_t kMaxSize = int64_t{1} << 30;
 
-float get_float(const JsonReader& r, const char* field) { return static_cast<float>(r.get<double>(field)); }
+// A number of the config as fp32; refused when fp32 cannot hold it.
+float to_fp32(const JsonReader& r, const char* field, double value) {
+  if (!(std::fabs(value) <= static_cast<double>(std::numeric_limits<float>::max()))) r.refuse(field, "a number within fp32's range");
+  return static_cast<float>(value);
+}
+
+float get_float(const JsonReader& r, const char* field) { return to_fp32(r, field, r.get<double>(field)); }
+
+float find_float(const JsonReader& r, const char* field, float absent) {
+  const auto value = r.find<double>(field);
+  return value ? to_fp32(r, field, *value) : absent;
+}
 
 void read_layer_kinds(const JsonReader& linear, int64_t layers, ModelConfig& c) {
   c.mixer.assign(static_cast<size_t>(layers), MixerKind::mla);
@@ -82,8 +95,8 @@ void read_activation(const JsonReader& r, ModelConfig& c) {
   if (name != "situ") r.refuse("hidden_act", "\"silu\" or \"situ\"");
   c.activation = HiddenActivation::situ;
   // Absent beta means 1, absent linear beta leaves the up branch as it is.
-  c.situ_beta = static_cast<float>(r.find<double>("activation_situ_beta").value_or(1.0));
-  c.situ_linear_beta = static_cast<float>(r.find<double>("activation_situ_linear_beta").value_or(0.0));
+  c.situ_beta = find_float(r, "activation_situ_beta", 1);
+  c.situ_linear_beta = find_float(r, "activation_situ_linear_beta", 0);
   if (!(c.situ_beta > 0)) r.refuse("activation_situ_beta", "a positive number");
 }
 

@@ -61,14 +61,14 @@ const Variant<Args, Desc>& choose(const char* op, std::span<const Variant<Args, 
       if (refusal(row, d) == nullptr) return row;
     fail(ErrorCode::unsupported, "no variant serves this call\n", explain(op, rows, d));
   }
-  std::string names;
   for (const auto& row : rows) {
-    names += (names.empty() ? "" : ", ") + std::string(row.name);
     if (row.name != forced->second) continue;
     if (const char* reason = refusal(row, d))
       fail(ErrorCode::unsupported, "op ", op, ": forced variant ", row.name, " refuses: ", reason);
     return row;
   }
+  std::string names;
+  for (const auto& row : rows) names += (names.empty() ? "" : ", ") + std::string(row.name);
   fail(ErrorCode::invalid_argument, "op ", op, ": forced variant '", forced->second, "', known: ", names);
 }
 

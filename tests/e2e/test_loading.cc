@@ -1,0 +1,316 @@
+// What a checkpoint may and may not be: every tensor counts, none is optional, padding never matters, prefixes and shapes vary.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <regex>
+#include <unistd.h>
+
+#include "kdelta/core/error.h"
+#include "tests/e2e/support.h"
+
+namespace kdelta::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Tensor {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> bytes;
+};
+using Tensors = std::map<std::string, Tensor>;
+
+Tensors read_all(const std::string& directory) {
+  const Checkpoint c = Checkpoint::open(directory);
+  Tensors all;
+  for (const TensorInfo& t : c.tensors()) all[t.name] = {t.dtype, t.shape, {c.data(t), c.data(t) + t.bytes}};
+  return all;
+}
+
+class Loading : public testing::TestWithParam<std::string> {
+ protected:
+  Loading() : source_("tests/golden/" + GetParam()), tensors_(read_all(source_)) {
+    directory_ = fs::temp_directory_path() / ("kdelta_loading_" + GetParam() + std::to_string(getpid()));
+    fs::create_directories(directory_);
+    fs::copy_file(source_ + "/config.json", directory_ / "config.json", fs::copy_options::overwrite_existing);
+  }
+  ~Loading() override { fs::remove_all(directory_); }
+
+  void write(const Tensors& tensors) const {
+    std::vector<TensorToWrite> list;
+    for (const auto& [name, t] : tensors) list.push_back({name, t.dtype, t.shape, t.bytes.data()});
+    write_safetensors(directory_ / "model.safetensors", list);
+  }
+
+  LoadedModel load() const { return load_model(directory_, LoadFormat::checkpoint); }
+
+  std::vector<float> logits(const LoadedModel& m) const {
+    const std::vector<int32_t> ids = {11, 22, 33, 44, 55, 66, 77, 88, 99, 110, 121, 132, 143, 154, 165, 176, 187, 198};
+    return run_logits(*m.model, engine_config(DType::f32), ids).logits;
+  }
+
+  // A copy of the config in which every token runs every expert, so that none can hide.
+  void choose_all_experts() const {
+    std::ifstream in(source_ + "/config.json");
+    const std::string text(std::istreambuf_iterator<char>(in), {});
+    std::ofstream(directory_ / "config.json")
+        << std::regex_replace(text, std::regex("\"num_experts_per_token\": [0-9]+"), "\"num_experts_per_token\": 8");
+  }
+
+  std::string refusal() const {
+    try {
+      load();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "loaded";
+  }
+
+  const Tensor& at(const std::string& suffix, std::string* name = nullptr) const {
+    for (const auto& [n, t] : tensors_) {
+      if (!n.ends_with(suffix)) continue;
+      if (name != nullptr) *name = n;
+      return t;
+    }
+    throw std::runtime_error("no tensor " + suffix);
+  }
+
+  std::string source_;
+  fs::path directory_;
+  Tensors tensors_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, Loading, testing::Values("k3_a", "linear_a"), [](const auto& kd) { return kd.param; });
+
+void scale(Tensor& t, float factor) {
+  if (t.dtype == DType::f32) {
+    for (size_t i = 0; i + 4 <= t.bytes.size(); i += 4) {
+      float x;
+      std::memcpy(&x, &t.bytes[i], 4);
+      x *= factor;
+      std::memcpy(&t.bytes[i], &x, 4);
+    }
+  } else if (t.dtype == DType::bf16) {
+    for (size_t i = 0; i + 2 <= t.bytes.size(); i += 2) {
+      bf16 x;
+      std::memcpy(&x, &t.bytes[i], 2);
+      x = to_bf16(to_float(x) * factor);
+      std::memcpy(&t.bytes[i], &x, 2);
+    }
+  } else {
+    for (uint8_t& b : t.bytes) b ^= 0x11;  // MXFP4: other codes, or scales by a factor of two or more
+  }
+}
+
+// Case D5. Layer 0's attention mixes a list of one element, so its score weights have no effect by definition (architecture, 6.3).
+TEST_P(Loading, EveryTensorChangesTheLogits) {
+  choose_all_experts();
+  write(tensors_);
+  const std::vector<float> want = logits(load());
+  for (const auto& [name, tensor] : tensors_) {
+    if (name.find("layers.0.self_attention_res_") != std::string::npos) continue;
+    Tensors changed = tensors_;
+    scale(changed[name], 1.5f);
+    // A norm behind the projections cancels a common factor: move one element instead.
+    if (name.find("_proj") != std::string::npos || name.find("norm") != std::string::npos) {
+      changed[name] = tensor;
+      changed[name].bytes[1] ^= 0x40;
+      if (tensor.dtype == DType::bf16) changed[name].bytes[tensor.bytes.size() / 2 / 2 * 2 + 1] ^= 0x40;
+    }
+    write(changed);
+    std::vector<float> got;
+    try {
+      got = logits(load());
+    } catch (const Error&) {
+      continue;  // the change made a value that loading refuses: it was read
+    }
+    EXPECT_NE(0, std::memcmp(got.data(), want.data(), want.size() * sizeof(float))) << name << " has no effect";
+  }
+}
+
+TEST_P(Loading, EveryTensorIsRequired) {
+  for (const auto& [name, tensor] : tensors_) {
+    Tensors less = tensors_;
+    less.erase(name);
+    write(less);
+    const std::string message = refusal();
+    EXPECT_THAT(message, testing::HasSubstr("missing")) << name;
+    // The packed half of an MXFP4 pair is asked for by its unpacked name.
+    const std::string base = name.ends_with("_packed") ? name.substr(0, name.size() - 7) : name;
+    EXPECT_THAT(message, testing::HasSubstr(base));
+  }
+}
+
+TEST_P(Loading, EveryWrongShapeIsRefusedByName) {
+  for (const auto& [name, tensor] : tensors_) {
+    if (name.ends_with("A_log")) continue;  // may be longer than the heads
+    Tensors wrong = tensors_;
+    Tensor& t = wrong[name];
+    t.shape.back() += 1;
+    int64_t n = dtype_bytes(t.dtype);
+    for (int64_t d : t.shape) n *= d;
+    t.bytes.resize(static_cast<size_t>(n));
+    write(wrong);
+    EXPECT_THAT(refusal(), testing::AllOf(testing::HasSubstr(name + ": shape"), testing::HasSubstr("expected"))) << name;
+  }
+}
+
+// Case D1.
+TEST_P(Loading, ALogMayBePaddedAndShapedAndIsRefusedWhenShort) {
+  write(tensors_);
+  const std::vector<float> want = logits(load());
+  const auto heads = static_cast<int64_t>(load().config.kda.heads);
+  for (const float padding : {0.0f, NAN}) {
+    for (const int64_t length : {heads, heads + 1, int64_t{128}}) {
+      Tensors changed = tensors_;
+      for (auto& [name, t] : changed) {
+        if (!name.ends_with("A_log")) continue;
+        std::vector<uint8_t> bytes(static_cast<size_t>(length) * 4);
+        for (int64_t i = 0; i < length; ++i) std::memcpy(&bytes[static_cast<size_t>(i) * 4], &padding, 4);
+        std::memcpy(bytes.data(), t.bytes.data(), static_cast<size_t>(heads) * 4);
+        t.bytes = bytes;
+        t.shape = length == heads ? std::vector<int64_t>{1, 1, length, 1} : std::vector<int64_t>{length};
+      }
+      write(changed);
+      const std::vector<float> got = logits(load());
+      EXPECT_EQ(0, std::memcmp(got.data(), want.data(), want.size() * sizeof(float))) << length << " with " << padding;
+    }
+  }
+  Tensors less = tensors_;
+  std::string name;
+  (void)at("A_log", &name);
+  less[name].shape = {heads - 1};
+  less[name].bytes.resize(static_cast<size_t>(heads - 1) * 4);
+  write(less);
+  EXPECT_THAT(refusal(), testing::HasSubstr(name + ": shape [" + std::to_string(heads - 1) + "], expected at least " + std::to_string(heads)));
+}
+
+TEST_P(Loading, BothPrefixesAndBothConvolutionShapesLoad) {
+  write(tensors_);
+  const std::vector<float> want = logits(load());
+  Tensors changed;
+  for (const auto& [name, tensor] : tensors_) {
+    const std::string prefix = "language_model.";
+    Tensor t = tensor;
+    if (name.find("conv1d") != std::string::npos) t.shape = {t.shape[0], t.shape[2]};
+    changed[name.starts_with(prefix) ? name.substr(prefix.size()) : prefix + name] = t;
+  }
+  write(changed);
+  const std::vector<float> got = logits(load());
+  EXPECT_EQ(0, std::memcmp(got.data(), want.data(), want.size() * sizeof(float)));
+}
+
+TEST_P(Loading, StrangeTensorsAreListedAndVisionIsOneLine) {
+  Tensors more = tensors_;
+  more["vision_tower.a.weight"] = more["mm_projector.b.weight"] = {DType::bf16, {2}, {0, 0, 0, 0}};
+  more["model.layers.0.extra"] = {DType::f32, {1}, {0, 0, 0, 0}};
+  write(more);
+  const LoadedModel m = load();
+  EXPECT_THAT(m.notes, testing::Contains("tensor model.layers.0.extra is not used by this model"));
+  EXPECT_THAT(m.notes, testing::Contains("2 vision tensors are ignored: kdelta serves the text model"));
+}
+
+TEST_P(Loading, ValuesThatCanOnlyBeDamageAreRefused) {
+  std::string name;
+  (void)at("dt_bias", &name);
+  Tensors damaged = tensors_;
+  const float nan = NAN;
+  std::memcpy(&damaged[name].bytes[8], &nan, 4);
+  write(damaged);
+  EXPECT_THAT(refusal(), testing::HasSubstr(name + ": element 2 is"));
+  damaged = tensors_;
+  damaged[name].dtype = DType::i32;
+  write(damaged);
+  EXPECT_THAT(refusal(), testing::HasSubstr("dtype I32, accepted for a vector"));
+  if (GetParam() != "k3_a") return;
+  (void)at("w1.weight_scale", &name);
+  damaged = tensors_;
+  damaged[name].bytes[5] = 255;
+  write(damaged);
+  EXPECT_THAT(refusal(), testing::HasSubstr(name + ": scale byte 255 (NaN) at offset 5"));
+}
+
+// Case F4 end to end: one NaN weight gives an error, not an answer.
+TEST_P(Loading, ANaNWeightEndsRequestsWithAnError) {
+  std::string name;
+  (void)at("lm_head.weight", &name);
+  Tensors damaged = tensors_;
+  damaged[name].bytes[0] = damaged[name].bytes[1] = 0xff;
+  write(damaged);
+  const LoadedModel m = load();
+  runtime::Engine engine(*m.model, engine_config(DType::bf16));
+  engine.submit({1, 2, 3}, {});
+  std::string error;
+  while (engine.step([&](const runtime::TokenEvent& e) {
+    EXPECT_EQ(e.token, -1);
+    if (e.error != nullptr) error = *e.error;
+  })) {
+  }
+  EXPECT_THAT(error, testing::HasSubstr("no usable logit"));
+}
+
+std::string config_refusal(const std::string& source, const std::function<void(std::string&)>& change) {
+  const fs::path directory = fs::temp_directory_path() / ("kdelta_config_" + std::to_string(getpid()));
+  fs::create_directories(directory);
+  std::ifstream in(source + "/config.json");
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  change(text);
+  std::ofstream(directory / "config.json") << text;
+  std::string message = "accepted";
+  try {
+    (void)read_config(directory);
+  } catch (const Error& e) {
+    message = e.what();
+  }
+  fs::remove_all(directory);
+  return message;
+}
+
+std::function<void(std::string&)> replace(const std::string& from, const std::string& to) {
+  return [=](std::string& text) {
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+  };
+}
+
+TEST_P(Loading, ConfigsAreRefusedByFieldAndReason) {
+  EXPECT_THAT(config_refusal(source_, replace("\"hidden_size\"", "\"hidden_sise\"")), testing::HasSubstr("hidden_size: missing"));
+  EXPECT_THAT(config_refusal(source_, replace("\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": \"small\"")), testing::HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(config_refusal(source_, replace("\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e300")), testing::HasSubstr("fp32's range"));
+  EXPECT_THAT(config_refusal(source_, replace("\"short_conv_kernel_size\": 4", "\"short_conv_kernel_size\": 9")),
+              testing::HasSubstr("short_conv_kernel_size"));
+  EXPECT_THAT(config_refusal(source_, replace("\"mla_use_nope\": true", "\"mla_use_nope\": false")), testing::HasSubstr("mla_use_nope"));
+  EXPECT_THAT(config_refusal(source_, replace("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 1")),
+              testing::HasSubstr("num_key_value_heads"));
+  EXPECT_THAT(config_refusal(source_, [](std::string& text) { text = "{\"architectures\": [\"LlamaForCausalLM\"]}"; }),
+              testing::HasSubstr("KimiLinearForCausalLM"));
+  EXPECT_THAT(config_refusal(source_, [](std::string& text) { text = "[]"; }), testing::HasSubstr("config.json"));
+  EXPECT_EQ(config_refusal(source_, [](std::string&) {}), "accepted");
+}
+
+TEST_P(Loading, DummyWeightsRunAnyConfig) {
+  const LoadedModel m = load_model(source_, LoadFormat::dummy);
+  const std::vector<float> l = logits(m);
+  for (float x : l) ASSERT_TRUE(std::isfinite(x));
+  EXPECT_NE(l.front(), l.back());
+}
+
+TEST_P(Loading, HeadersAloneGiveTheMemoryPlanThatAnEngineKeepsTo) {
+  const LoadedModel headers = load_model(source_, LoadFormat::headers), full = load_model(source_, LoadFormat::checkpoint);
+  const runtime::EngineConfig c = engine_config(DType::bf16);
+  const runtime::MemoryPlan a = runtime::plan_memory(*headers.model, c), b = runtime::plan_memory(*full.model, c);
+  EXPECT_EQ(a.total(), b.total());
+  EXPECT_EQ(headers.report.mapped_bytes, full.report.mapped_bytes);
+  // The scratch arena is exactly the planned size; outgrowing it would throw.
+  const std::vector<int32_t> ids(1000, 7);
+  EXPECT_EQ(run_logits(*full.model, c, ids).logits.size(), 1000u * 512u);
+}
+
+}  // namespace
+}  // namespace kdelta::test
