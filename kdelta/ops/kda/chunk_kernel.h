@@ -10,7 +10,7 @@
 #include "kdelta/ops/kda/chunk_operand.h"
 #include "kdelta/ops/kda/chunk_scratch.h"
 
-namespace kdelta::kda_chunk {
+namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA {
 
 // Lane sums of eight vectors, in order.
 KDELTA_INLINE __m256 sums8(const V v[8]) {
@@ -72,9 +72,9 @@ KDELTA_INLINE float pack_row(const float* x, int64_t Kp, uint32_t* out) {
   return inverse;
 }
 
-// kd and qd row by row while P grows; rows: three of Kp.
-template <class Operand>
-KDELTA_INLINE void read_factors(const Tokens& x, int64_t t, float* rows, Block& b) {
+// kd and qd row by row while P grows: pack(i, kd, qd). rows: three of Kp.
+template <class F>
+KDELTA_INLINE void read_factors(const Tokens& x, int64_t t, float* rows, F&& pack) {
   const int64_t Kp = x.Kp;
   float* product = rows + 2 * Kp;
   for (int64_t d = 0; d < Kp; d += 16) V::set1(1.0f).store(product + d);
@@ -86,34 +86,31 @@ KDELTA_INLINE void read_factors(const Tokens& x, int64_t t, float* rows, Block& 
       (V::load(k + d) * p).store(rows + d);
       (V::load(q + d) * p).store(rows + Kp + d);
     }
-    b.kd_scale[i] = pack_row<Operand>(rows, Kp, b.kd + i * Kp / 2);
-    b.qd_scale[i] = pack_row<Operand>(rows + Kp, Kp, b.qd + i * Kp / 2);
+    pack(i, rows, rows + Kp);
   }
 }
 
-// kg and the whole decay of the block's first `count` tokens, from the last one back, 16 channels at a time in registers.
-template <class Operand>
-KDELTA_INLINE void write_factors(const Tokens& x, int64_t t, int64_t count, Block& b) {
+// kg and the whole decay of the block's first `count` tokens, from the last one back, 16 channels at a time: pack(d, kg) with the
+// C tokens in registers.
+template <class F>
+KDELTA_INLINE void write_factors(const Tokens& x, int64_t t, int64_t count, float* whole_decay, F&& pack) {
   const int64_t Kp = x.Kp;
   for (int64_t d = 0; d < Kp; d += 16) {
-    V y[C], later = V::set1(1.0f), sum = V::zero();
+    V y[C], later = V::set1(1.0f);
     for (int64_t i = C - 1; i >= 0; --i) {
       y[i] = V::zero();
       if (i >= count) continue;
       y[i] = V::load(x.k + (t + i) * Kp + d) * later;
       later = later * V::load(x.decay + (t + i) * Kp + d);
-      if (Operand::kScaled) sum = V::fma(y[i], y[i], sum);
     }
-    const V inverse = Operand::inverse(sum), scale = V::set1(1.0f) / inverse;
-    inverse.store(b.kg_scale + d);
-    later.store(b.decay + d);
-    for (int64_t i = 0; i < C; i += 2) _mm512_storeu_si512(b.kg + i / 2 * Kp + d, Operand::pair(y[i], y[i + 1], scale));
+    later.store(whole_decay + d);
+    pack(d, y);
   }
 }
 
 // The 16-bit copy of a panel, scaled per value channel; `sum` holds the sums of squares over channels.
 template <class Operand>
-KDELTA_INLINE void pack_state(const Panel& p, int64_t Kp, const V sum[2]) {
+KDELTA_INLINE void pack_scaled(const Panel& p, int64_t Kp, const V sum[2]) {
   V scale[2];
   for (int64_t j = 0; j < 2; ++j) {
     const V inverse = Operand::inverse(sum[j]);
@@ -235,7 +232,40 @@ KDELTA_INLINE void write_state(const Block& b, const float* u, const Panel& p, i
       }
     }
   }
-  pack_state<Operand>(p, Kp, sum);
+  pack_scaled<Operand>(p, Kp, sum);
 }
 
-}  // namespace kdelta::kda_chunk
+// Products with the state by vector instructions on one 16-bit operand format.
+template <class Operand>
+struct VectorForm {
+  struct Session {};
+  static KDELTA_INLINE void read_factors(const Tokens& x, int64_t t, float* rows, Block& b) {
+    kda_chunk::read_factors(x, t, rows, [&](int64_t i, const float* kd, const float* qd) {
+      b.kd_scale[i] = pack_row<Operand>(kd, x.Kp, b.kd + i * x.Kp / 2);
+      b.qd_scale[i] = pack_row<Operand>(qd, x.Kp, b.qd + i * x.Kp / 2);
+    });
+  }
+  static KDELTA_INLINE void write_factors(const Tokens& x, int64_t t, int64_t count, Block& b) {
+    kda_chunk::write_factors(x, t, count, b.decay, [&](int64_t d, const V* kg) {
+      V sum = V::zero();
+      for (int64_t i = C - 1; Operand::kScaled && i >= 0; --i) sum = V::fma(kg[i], kg[i], sum);
+      const V inverse = Operand::inverse(sum), scale = V::set1(1.0f) / inverse;
+      inverse.store(b.kg_scale + d);
+      for (int64_t i = 0; i < C; i += 2) _mm512_storeu_si512(b.kg + i / 2 * x.Kp + d, Operand::pair(kg[i], kg[i + 1], scale));
+    });
+  }
+  static KDELTA_INLINE void pack_state(const Panel& p, int64_t Kp) {
+    V sum[2] = {V::zero(), V::zero()};
+    for (int64_t d = 0; Operand::kScaled && d < Kp; ++d)
+      for (int64_t j = 0; j < 2; ++j) sum[j] = V::fma(V::load(p.s + d * W + 16 * j), V::load(p.s + d * W + 16 * j), sum[j]);
+    pack_scaled<Operand>(p, Kp, sum);
+  }
+  static KDELTA_INLINE void read_state(const Tokens& x, const Block& b, const Panel& p, int64_t t, const float* v, float* u, float* out) {
+    kda_chunk::read_state<Operand>(x, b, p, t, v, u, out);
+  }
+  static KDELTA_INLINE void write_state(const Block& b, const float* u, const Panel& p, int64_t Kp, Scratch&) {
+    kda_chunk::write_state<Operand>(b, u, p, Kp);
+  }
+};
+
+}  // namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA

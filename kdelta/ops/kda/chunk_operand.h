@@ -6,9 +6,9 @@
 // dot() is assembly because g++ 12 copies every accumulator around the intrinsics (a third of the kernel's time).
 #pragma once
 
-#include "kdelta/ops/common/cpu/simd.h"
+#include "kdelta/ops/kda/cpu_inputs.h"
 
-namespace kdelta::kda_chunk {
+namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA {
 
 using V = simd::Avx512;
 
@@ -57,4 +57,4 @@ struct Bfloat {
   static constexpr int64_t channel(int64_t m) { return 2 * m; }
 };
 
-}  // namespace kdelta::kda_chunk
+}  // namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA

@@ -3,7 +3,7 @@
 
 #include "kdelta/ops/kda/cpu_inputs.h"
 
-namespace kdelta::kda_chunk {
+namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA {
 
 using kda_cpu::Carver;
 using kda_cpu::Task;
@@ -17,19 +17,19 @@ inline constexpr int64_t W = 32;
 // What the value channels of a block share.
 struct Block {
   float *low = nullptr, *mix = nullptr;            // [C, C] -diag(b) A and M; row i holds columns j < i, mix also j = i
-  uint32_t *kd = nullptr, *qd = nullptr;           // [C, Kp/2] pairs of channels
+  uint32_t *kd = nullptr, *qd = nullptr;           // [2, C, Kp/2] pairs of channels; the second part is the AMX form's alone
   float *kd_scale = nullptr, *qd_scale = nullptr;  // [C]
-  uint32_t* kg = nullptr;                          // [C/2, Kp] pairs of tokens
+  uint32_t* kg = nullptr;                          // [C/2, Kp] pairs of tokens; AMX: [2, Kp, C]
   float *kg_scale = nullptr, *decay = nullptr;     // [Kp]; decay = P_last
 
   KDELTA_INLINE void carve(Carver& c, int64_t Kp) {
     low = c.take<float>(C * C);
     mix = c.take<float>(C * C);
-    kd = c.take<uint32_t>(C * Kp / 2);
-    qd = c.take<uint32_t>(C * Kp / 2);
+    kd = c.take<uint32_t>(C * Kp);
+    qd = c.take<uint32_t>(C * Kp);
     kd_scale = c.take<float>(C);
     qd_scale = c.take<float>(C);
-    kg = c.take<uint32_t>(C / 2 * Kp);
+    kg = c.take<uint32_t>(2 * C * Kp);
     kg_scale = c.take<float>(Kp);
     decay = c.take<float>(Kp);
   }
@@ -38,12 +38,12 @@ struct Block {
 // W value channels of the state.
 struct Panel {
   float* s = nullptr;        // [Kp, W] S^T
-  uint32_t* s16 = nullptr;   // [Kp/2, W] pairs of channels
+  uint32_t* s16 = nullptr;   // [2, Kp/2, W] pairs of channels
   float* s_scale = nullptr;  // [W]
 
   KDELTA_INLINE void carve(Carver& c, int64_t Kp, int64_t width) {
     s = c.take<float>(Kp * width);
-    s16 = c.take<uint32_t>(Kp / 2 * width);
+    s16 = c.take<uint32_t>(Kp * width);
     s_scale = c.take<float>(width);
   }
 };
@@ -56,6 +56,7 @@ struct Scratch {
   Block snap_block; // the part of a block before a snapshot: kg and decay only
   float* rows = nullptr;  // [C + 1, Kp] keys or factors on their way to scores and 16 bits
   float *u = nullptr, *snap_u = nullptr;  // [C, W]
+  uint32_t* u16 = nullptr;                // [2, C, W] pairs of tokens, AMX
 
   KDELTA_INLINE void carve(Carver& c, int64_t K, int64_t width) {
     tokens.carve(c, K, width);
@@ -66,10 +67,11 @@ struct Scratch {
     rows = c.take<float>((C + 1) * tokens.Kp);
     u = c.take<float>(C * W);
     snap_u = c.take<float>(C * W);
+    u16 = c.take<uint32_t>(2 * C * W);
   }
   KDELTA_INLINE Panel panel(int64_t column) const {
-    return {panels.s + column * tokens.Kp, panels.s16 + column * tokens.Kp / 2, panels.s_scale + column};
+    return {panels.s + column * tokens.Kp, panels.s16 + column * tokens.Kp, panels.s_scale + column};
   }
 };
 
-}  // namespace kdelta::kda_chunk
+}  // namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA

@@ -7,7 +7,21 @@
 #include "kdelta/ops/common/cpu/simd_math.h"
 #include "kdelta/ops/kda/variants.h"
 
-namespace kdelta::kda_cpu {
+// Each instruction set compiles these headers into a namespace of its own: 512-bit templates are instantiated with three sets of
+// flags, and the linker must not hand the AMX file's copy to a processor without its extensions.
+#if defined(__AMX_TILE__)
+#define KDELTA_KDA_ISA isa_amx
+#elif defined(__AVX512BF16__)
+#define KDELTA_KDA_ISA isa_avx512_bf16
+#elif defined(__AVX512F__)
+#define KDELTA_KDA_ISA isa_avx512
+#elif defined(__AVX2__)
+#define KDELTA_KDA_ISA isa_avx2
+#else
+#define KDELTA_KDA_ISA isa_portable
+#endif
+
+namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA {
 
 // Whole vectors of every instruction set, in pairs (the chunk schedule packs two).
 KDELTA_INLINE int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
@@ -256,4 +270,4 @@ KDELTA_INLINE S* state_rows(const KdaArgs& a, const Task& task, int64_t slot) {
   return static_cast<S*>(a.state.data) + slot * a.state.stride[0] + task.h * a.state.stride[1] + task.v_begin * K;
 }
 
-}  // namespace kdelta::kda_cpu
+}  // namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA

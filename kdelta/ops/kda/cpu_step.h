@@ -6,7 +6,7 @@
 
 #include "kdelta/ops/kda/cpu_inputs.h"
 
-namespace kdelta::kda_cpu {
+namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA {
 
 // Rows in flight: two accumulators each cover the latency of a fused multiply-add.
 inline constexpr int64_t kStepRows = 4;
@@ -92,4 +92,4 @@ void step_sequence(const KdaArgs& a, const Task& task, StepScratch& w) {
   }
 }
 
-}  // namespace kdelta::kda_cpu
+}  // namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA
