@@ -7,11 +7,6 @@
 
 namespace kdelta {
 
-// Decode tokens [first, first + rows) of T; their sequences are looked up in cu.
-struct MlaBatch {
-  int64_t first, rows;
-};
-
 // qa[l] += sum of 8 rows of W_UK times their q, for every token: the rows stream through once, in order.
 template <class V, class W>
 KDELTA_INLINE void mla_absorb_rows(const W* weight, int64_t ld, int64_t rows, int64_t L, const float* q, float* qa) {
@@ -217,30 +212,48 @@ void mla_load_rows(const MlaArgs& a, int64_t n, int64_t begin, int64_t count, in
   }
 }
 
-// One token, heads [head, head + heads): qa and lat point at the first.
+// The scores of one token in a block, on `seen` positions: probabilities, then the sums.
+template <class V>
+void mla_update(const MlaDecodeWork& w, int64_t heads, int64_t seen, float factor, const MlaWidths& width, float* lat) {
+  for (int64_t h = 0; h < heads; ++h)
+    mla_decode_softmax<V>(w.score + h * kMlaBlock, seen, factor, w.max + h, w.sum + h, w.scale + h);
+  mla_mix_heads<V>(w, heads, seen, width, lat);
+}
+
+// Some heads of a run; qa and lat point at the first head of its first token. Every token skips what it does not see.
 template <class V, class C>
-void mla_attend(const MlaArgs& a, const MlaPlan& plan, int64_t n, int64_t length, int64_t heads, const float* qa,
-                float* lat, const MlaDecodeWork& w) {
+void mla_attend(const MlaArgs& a, const MlaPlan& plan, const MlaRun& run, int64_t heads, const float* qa, float* lat,
+                const MlaDecodeWork& w) {
   const MlaWidths& width = plan.width;
-  for (int64_t h = 0; h < heads; ++h) {
-    w.max[h] = -__builtin_inff();
-    w.sum[h] = 0;
+  const int64_t qa_step = a.q.dim(1) * width.cache, lat_step = a.q.dim(1) * width.latent,
+                last = run.length + run.tokens - 1;
+  for (int64_t r = 0; r < run.tokens * heads; ++r) {
+    w.max[r] = -__builtin_inff();
+    w.sum[r] = 0;
   }
-  for (int64_t i = 0; i < heads * width.latent; ++i) lat[i] = 0;
-  for (int64_t begin = 0; begin < length; begin += kMlaBlock) {
-    const int64_t count = length - begin < kMlaBlock ? length - begin : kMlaBlock;
+  for (int64_t t = 0; t < run.tokens; ++t)
+    for (int64_t i = 0; i < heads * width.latent; ++i) lat[t * lat_step + i] = 0;
+  for (int64_t begin = 0; begin < last; begin += kMlaBlock) {
+    const int64_t count = last - begin < kMlaBlock ? last - begin : kMlaBlock;
     // 16 positions stay in L1 from their conversion until every head has its score.
     for (int64_t s = 0; s < count; s += 16) {
       const int64_t end = count - s < 16 ? count : s + 16;
-      mla_load_rows<V, C>(a, n, begin + s, end - s, width.cache, w.block + s * width.cache);
-      mla_scores<V>(qa, heads, w.block, s, end, width.cache, w.score);
+      mla_load_rows<V, C>(a, run.n, begin + s, end - s, width.cache, w.block + s * width.cache);
+      for (int64_t t = 0; t < run.tokens; ++t) {
+        const int64_t seen = run.length + t - begin;
+        mla_scores<V>(qa + t * qa_step, heads, w.block, s, seen < end ? seen : end, width.cache,
+                      w.rows(t * heads).score);
+      }
     }
-    for (int64_t h = 0; h < heads; ++h)
-      mla_decode_softmax<V>(w.score + h * kMlaBlock, count, a.scale, w.max + h, w.sum + h, w.scale + h);
-    mla_mix_heads<V>(w, heads, count, width, lat);
+    for (int64_t t = 0; t < run.tokens; ++t) {
+      const int64_t seen = run.length + t - begin;
+      if (seen > 0)
+        mla_update<V>(w.rows(t * heads), heads, seen < count ? seen : count, a.scale, width, lat + t * lat_step);
+    }
   }
-  for (int64_t h = 0; h < heads; ++h)
-    for (int64_t l = 0; l < width.latent; ++l) lat[h * width.latent + l] /= w.sum[h];
+  for (int64_t t = 0; t < run.tokens; ++t)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t l = 0; l < width.latent; ++l) lat[t * lat_step + h * width.latent + l] /= w.sum[t * heads + h];
 }
 
 }  // namespace kdelta

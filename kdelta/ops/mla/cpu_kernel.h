@@ -29,23 +29,22 @@ void mla_decode_batch(const Exec& ex, const MlaArgs& a, const MlaDesc& d, const 
   float *absorbed = plan.absorbed(scratch), *lat = plan.lat(d, scratch);
   parallel_for_ranked(ex, d.heads, 1, [&](int rank, int64_t begin, int64_t end) {
     for (int64_t h = begin; h < end; ++h)
-      mla_absorb<V, X>(a, plan, batch, h, absorbed, plan.decode(d, scratch, rank).weight);
+      mla_absorb<V, X>(a, plan, batch, h, absorbed, plan.decode(scratch, rank).weight);
   });
-  const int64_t heads = mla_task_heads(d, batch.rows), groups = (d.heads + heads - 1) / heads;
-  parallel_for_ranked(ex, batch.rows * groups, 1, [&](int rank, int64_t begin, int64_t end) {
-    const MlaDecodeWork w = plan.decode(d, scratch, rank);
+  const int64_t heads = mla_task_heads(d, mla_runs(a.seq, batch, batch.rows).count);
+  const int64_t groups = (d.heads + heads - 1) / heads;
+  const MlaRuns runs = mla_runs(a.seq, batch, kMlaHeads / heads);
+  parallel_for_ranked(ex, runs.count * groups, 1, [&](int rank, int64_t begin, int64_t end) {
+    const MlaDecodeWork w = plan.decode(scratch, rank);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t t = batch.first + i / groups, head = i % groups * heads, row = (t - batch.first) * d.heads + head;
-      int64_t n = a.seq.n_prefill;
-      while (a.seq.cu.data[n + 1] <= t) ++n;
-      const int64_t length = a.seq.context.data[n] + t - a.seq.cu.data[n] + 1;
-      mla_attend<V, C>(a, plan, n, length, head + heads < d.heads ? heads : d.heads - head,
-                       absorbed + row * plan.width.cache, lat + row * plan.width.latent, w);
+      const MlaRun& run = runs.run[i / groups];
+      const int64_t head = i % groups * heads, row = (run.first - batch.first) * d.heads + head;
+      mla_attend<V, C>(a, plan, run, head + heads < d.heads ? heads : d.heads - head, absorbed + row * plan.width.cache,
+                       lat + row * plan.width.latent, w);
     }
   });
   parallel_for_ranked(ex, d.heads, 1, [&](int rank, int64_t begin, int64_t end) {
-    for (int64_t h = begin; h < end; ++h)
-      mla_project<V, X>(a, plan, batch, h, lat, plan.decode(d, scratch, rank).weight);
+    for (int64_t h = begin; h < end; ++h) mla_project<V, X>(a, plan, batch, h, lat, plan.decode(scratch, rank).weight);
   });
 }
 

@@ -39,14 +39,13 @@ MlaPrefillWork prefill_work(const MlaWidths& w, const MlaDesc& d, int64_t rows, 
   return p;
 }
 
-MlaDecodeWork decode_work(const MlaWidths& w, const MlaDesc& d, Layout& layout) {
-  const int64_t heads = std::min(d.heads, kMlaHeads);
+MlaDecodeWork decode_work(const MlaWidths& w, Layout& layout) {
   MlaDecodeWork p{};
   p.block = layout.take(kMlaBlock * w.cache);
-  p.score = layout.take(heads * kMlaBlock);
-  p.max = layout.take(heads);
-  p.sum = layout.take(heads);
-  p.scale = layout.take(heads);
+  p.score = layout.take(kMlaHeads * kMlaBlock);
+  p.max = layout.take(kMlaHeads);
+  p.sum = layout.take(kMlaHeads);
+  p.scale = layout.take(kMlaHeads);
   p.weight = layout.take(8 * w.latent);
   return p;
 }
@@ -70,7 +69,7 @@ MlaPlan mla_plan(const MlaDesc& d) {
   plan.decode_rows = std::clamp<int64_t>(d.tokens, 1, kMlaDecodeRows);
   Layout prefill(nullptr), decode(nullptr);
   prefill_work(plan.width, d, plan.prefill_rows, prefill);
-  decode_work(plan.width, d, decode);
+  decode_work(plan.width, decode);
   plan.prefill_bytes = prefill.bytes();
   plan.decode_bytes = decode.bytes();
   plan.shared_bytes = 4 * plan.decode_rows * d.heads * (plan.width.cache + plan.width.latent);
@@ -88,9 +87,9 @@ MlaPrefillWork MlaPlan::prefill(const MlaDesc& d, void* scratch, int rank) const
   return prefill_work(width, d, prefill_rows, layout);
 }
 
-MlaDecodeWork MlaPlan::decode(const MlaDesc& d, void* scratch, int rank) const {
+MlaDecodeWork MlaPlan::decode(void* scratch, int rank) const {
   Layout layout(advance(scratch, shared_bytes + rank * decode_bytes));
-  return decode_work(width, d, layout);
+  return decode_work(width, layout);
 }
 
 float* MlaPlan::absorbed(void* scratch) const {
@@ -105,10 +104,23 @@ int64_t mla_task_rows(const MlaPlan& plan, const MlaDesc& d, int64_t sequences) 
   return std::min(plan.prefill_rows, mla_round_up((d.max_len + pieces - 1) / pieces, kMlaBlock));
 }
 
-int64_t mla_task_heads(const MlaDesc& d, int64_t rows) {
-  const int64_t threads = d.target.threads, step = threads / std::gcd(threads, std::max<int64_t>(rows, 1));
+MlaRuns mla_runs(const PagedSequences& seq, const MlaBatch& batch, int64_t most) {
+  MlaRuns out;
+  const int32_t* cu = seq.cu.data;
+  int64_t n = seq.n_prefill;
+  for (int64_t t = batch.first; t < batch.first + batch.rows;) {
+    while (cu[n + 1] <= t) ++n;
+    const int64_t end = std::min<int64_t>({cu[n + 1], batch.first + batch.rows, t + most});
+    out.run[out.count++] = {.n = n, .first = t, .tokens = end - t, .length = seq.context.data[n] + t - cu[n] + 1};
+    t = end;
+  }
+  return out;
+}
+
+int64_t mla_task_heads(const MlaDesc& d, int64_t runs) {
+  const int64_t threads = d.target.threads, step = threads / std::gcd(threads, std::max<int64_t>(runs, 1));
   const int64_t least = (d.heads + kMlaHeads - 1) / kMlaHeads;
-  const int64_t groups = rows >= 4 * threads ? least : std::min(d.heads, mla_round_up(least, step));
+  const int64_t groups = runs >= 4 * threads ? least : std::min(d.heads, mla_round_up(least, step));
   return (d.heads + groups - 1) / groups;
 }
 
