@@ -1,5 +1,5 @@
-// The vector kernel of the activations over any V of simd.h: elementwise, so rows are cut into tiles of columns and a wide single
-// row (decode) still feeds every thread.
+// The vector kernel of the activations over any V of simd.h: elementwise, so rows are cut into tiles of columns and a wide
+// single row (decode) still feeds every thread.
 #pragma once
 
 #include <algorithm>

@@ -12,7 +12,8 @@ void add_attn_res(const std::string& variant, int64_t n, int64_t D, DType dtype)
                     .eps = 1e-5f, .norm_weight = {&weight, {D}}, .norm_eps = 1e-5f, .out = AnyView(nullptr, dtype, {T, D})};
   bench::add({.op = "attn_res", .variant = variant, .shape = str("T=", T, " n=", n, " D=", D, " ", dtype_name(dtype), " + norm"),
               .cost = attn_res_cost(shape), .roof = {bench::RoofKind::read, int64_t{512} << 20}, .make = [=] {
-                auto streams = std::make_shared<Buffer>(Device{}, (n + 1) * T * D * bytes), out = std::make_shared<Buffer>(Device{}, T * D * bytes);
+                auto streams = std::make_shared<Buffer>(Device{}, (n + 1) * T * D * bytes);
+                auto out = std::make_shared<Buffer>(Device{}, T * D * bytes);
                 auto weights = std::make_shared<Buffer>(Device{}, D * 4);
                 bench::fill(streams->data(), streams->bytes());
                 for (int64_t d = 0; d < D; ++d) static_cast<float*>(weights->data())[d] = 0.01f;

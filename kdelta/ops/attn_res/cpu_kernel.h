@@ -1,5 +1,5 @@
-// The vector kernel of attn_res over any V of simd.h. One token at a time: a pass over its streams for the scores, a pass for the
-// mixture while they are in L2 (9 streams of 7168 in bf16 are 129 KB), and the norm while the mixture is in L1.
+// The vector kernel of attn_res over any V of simd.h. One token at a time: a pass over its streams for the scores, a pass for
+// the mixture while they are in L2 (9 streams of 7168 in bf16 are 129 KB), and the norm while the mixture is in L1.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace kdelta {
 
-// Sum of squares and dot product with the score weight in one read of v. `next` is the row that is read after it: rows are too short
-// for the processor to run ahead by itself.
+// Sum of squares and dot product with the score weight in one read of v. `next` is the row that is read after it: rows are too
+// short for the processor to run ahead by itself.
 template <class V, class E>
 KDELTA_INLINE float attn_res_score(const E* v, const float* weight, int64_t D, float eps, const E* next) {
   constexpr int64_t L = V::kLanes;

@@ -1,4 +1,5 @@
-// What validate_sequences lets through and what it refuses, beyond the cases that the tests of kda and short_conv run through their op.
+// What validate_sequences lets through and what it refuses, beyond the cases that the tests of kda and short_conv run through
+// their op.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -8,7 +8,8 @@ namespace {
 // lines are fetched first, a third transfer that the cost does not count.
 void add_embed(const std::string& variant, DType out_dtype) {
   const int64_t D = 7168, E = (int64_t{512} << 20) / (2 * D), T = 16384;
-  const EmbedArgs shape{.token = {nullptr, {T}}, .table = dense_matrix(nullptr, DType::bf16, E, D), .out = AnyView(nullptr, out_dtype, {T, D})};
+  const EmbedArgs shape{.token = {nullptr, {T}}, .table = dense_matrix(nullptr, DType::bf16, E, D),
+                        .out = AnyView(nullptr, out_dtype, {T, D})};
   bench::add({.op = "embed", .variant = variant, .shape = str("T=", T, " D=", D, " BF16 to ", dtype_name(out_dtype)),
               .cost = embed_cost(shape), .roof = {bench::RoofKind::update, int64_t{512} << 20}, .make = [=] {
                 auto table = std::make_shared<Buffer>(Device{}, E * D * 2), token = std::make_shared<Buffer>(Device{}, T * 4);

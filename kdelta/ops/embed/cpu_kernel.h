@@ -1,5 +1,5 @@
-// The vector kernel of embed over any V of simd.h: a copy of one table row per token, through fp32 when the dtypes differ. The table
-// lies in a mapped file and may start at any byte.
+// The vector kernel of embed over any V of simd.h: a copy of one table row per token, through fp32 when the dtypes differ. The
+// table lies in a mapped file and may start at any byte.
 #pragma once
 
 #include <cstring>

@@ -13,7 +13,8 @@ void rows(const EmbedArgs& a) {
     const int32_t id = *a.token.at(t);
     for (int64_t d = 0; d < a.table.cols; ++d) {
       In x{};
-      if (id >= 0) std::memcpy(&x, a.table.row(id) + d * static_cast<int64_t>(sizeof(In)), sizeof(In));  // a mapped file: any alignment
+      // memcpy: a mapped file has any alignment.
+      if (id >= 0) std::memcpy(&x, a.table.row(id) + d * static_cast<int64_t>(sizeof(In)), sizeof(In));
       a.out.at<Out>(t)[d] = from_float<Out>(to_float(x));
     }
   }

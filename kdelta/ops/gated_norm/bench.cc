@@ -11,7 +11,8 @@ void add_gated_norm(const std::string& variant, int64_t H, DType dtype) {
                       .out = AnyView(nullptr, dtype, {T, H, D})};
   bench::add({.op = "gated_norm", .variant = variant, .shape = str("T=", T, " H=", H, " D=128 ", dtype_name(dtype), " in place"),
               .cost = gated_norm_cost(shape), .roof = {bench::RoofKind::update, int64_t{512} << 20}, .make = [=] {
-                auto x = std::make_shared<Buffer>(Device{}, T * H * D * bytes), gate = std::make_shared<Buffer>(Device{}, T * H * D * bytes);
+                auto x = std::make_shared<Buffer>(Device{}, T * H * D * bytes);
+                auto gate = std::make_shared<Buffer>(Device{}, T * H * D * bytes);
                 auto weight = std::make_shared<Buffer>(Device{}, D * 4);
                 for (const auto& buffer : {x, gate}) bench::fill(buffer->data(), buffer->bytes());
                 for (int64_t d = 0; d < D; ++d) static_cast<float*>(weight->data())[d] = 1;

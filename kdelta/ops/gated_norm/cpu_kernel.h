@@ -62,7 +62,8 @@ KDELTA_INLINE void gated_norm_row(const GatedNormArgs& a, int64_t t, int64_t h, 
   Out* out = a.out.template at<Out>(t, h);
   int64_t d = 0;
   for (; d + 2 * L <= D; d += 2 * L)
-    V::store_pair(gated_norm_value<V, kAct>(a, s, scale, gate, d, L), gated_norm_value<V, kAct>(a, s, scale, gate, d + L, L), out + d);
+    V::store_pair(gated_norm_value<V, kAct>(a, s, scale, gate, d, L),
+                  gated_norm_value<V, kAct>(a, s, scale, gate, d + L, L), out + d);
   for (; d < D; d += L) {
     const int64_t n = std::min(L, D - d);
     simd::store_lanes(gated_norm_value<V, kAct>(a, s, scale, gate, d, n), out + d, n);

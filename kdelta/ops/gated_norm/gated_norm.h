@@ -1,5 +1,6 @@
 // Gated RMS norm per head:  s = x (+ residual);  out = s / sqrt(mean_d(s^2) + eps) * weight (+ bias) * act(gate)
-// Letters: T tokens, H heads, D head width. act is sigmoid (Kimi) or SiLU. All fp32, rounded once. x is never written unless out is x.
+// Letters: T tokens, H heads, D head width. act is sigmoid (Kimi) or SiLU. All fp32, rounded once. x is never written unless out is
+// x.
 #pragma once
 
 #include "kdelta/core/exec.h"

@@ -34,7 +34,8 @@ void add_short_conv(const std::string& variant, const Load& load, DType dtype) {
   const int64_t C = 36864, T = load.N * load.len;
   ShortConvArgs shape{.x = AnyConstView(nullptr, dtype, {T, C}), .weight = {nullptr, {4, C}}};
   (load.decode ? shape.seq.n_decode : shape.seq.n_prefill) = static_cast<int>(load.N);
-  bench::add({.op = "short_conv", .variant = variant, .shape = str(load.name, " N=", load.N, " len=", load.len, " C=", C, " ", dtype_name(dtype)),
+  bench::add({.op = "short_conv", .variant = variant,
+              .shape = str(load.name, " N=", load.N, " len=", load.len, " C=", C, " ", dtype_name(dtype)),
               .cost = short_conv_cost(shape), .roof = {bench::RoofKind::update, int64_t{512} << 20}, .make = [=] {
                 auto data = std::make_shared<Data>(load, C, dtype);
                 return [=]() mutable {

@@ -1,7 +1,7 @@
-// The vector kernel of short_conv over any V of simd.h. A piece is one tile of channels of one sequence: it walks the sequence's
-// tokens over row pointers (history rows, then input rows), writes the snapshots and at last the window. Only this piece touches
-// these channels of the slot, so nothing has to be saved aside. Channels are independent, and every output is the same chain of
-// operations: the bits depend neither on the tile nor on the split nor on how tokens are grouped.
+// The vector kernel of short_conv over any V of simd.h. A piece is one tile of channels of one sequence: it walks the
+// sequence's tokens over row pointers (history rows, then input rows), writes the snapshots and at last the window. Only this
+// piece touches these channels of the slot, so nothing has to be saved aside. Channels are independent, and every output is the
+// same chain of operations: the bits depend neither on the tile nor on the split nor on how tokens are grouped.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,9 @@ namespace kdelta {
 
 // Channels of one piece. A piece walks all tokens of its sequence, so small pieces balance the threads.
 inline constexpr int64_t kConvTile = 512;
-// Tokens that share the loads of weights and history: 7 inputs are widened for 4 outputs instead of 16. 8 was slower: rows of K3 lie a
-// multiple of 4 KB apart and share one set of L1. With the 16 registers of AVX2 and SSE a group spills, so there it is 1.
+// Tokens that share the loads of weights and history: 7 inputs are widened for 4 outputs instead of 16. 8 was slower: rows of
+// K3 lie a multiple of 4 KB apart and share one set of L1. With the 16 registers of AVX2 and SSE a group spills, so there it is
+// 1.
 template <class V>
 inline constexpr int kConvGroup = V::kLanes == 16 ? 4 : 1;
 

@@ -20,7 +20,8 @@ constexpr ShortConvVariant kVariants[] = {
 void check_state(const ShortConvArgs& a, int64_t W, int64_t C) {
   if (a.state.shape.rank != 3) refuse("state", str("shape ", to_string(a.state.shape), ", expected [slots, R, C]"));
   const int64_t R = a.state.dim(1), least = W - 1 + a.seq.columns() - 1;
-  if (R < least) refuse("state", str(R, " rows a slot, expected >= ", least, " for ", W, " taps and ", a.seq.columns(), " columns"));
+  if (R < least)
+    refuse("state", str(R, " rows a slot, expected >= ", least, " for ", W, " taps and ", a.seq.columns(), " columns"));
   expect_activation(a.state, {a.state.dim(0), R, C}, "short_conv: state");
   expect_dtype(a.state.dtype, {a.x.dtype}, "short_conv: state");
   if (a.state.stride[1] != C) refuse("state", str("stride ", a.state.stride[1], " between rows of a slot, expected ", C));

@@ -30,7 +30,7 @@ struct ConvRows {
     Sequences s{.cu = {cu.data(), {N + 1}}, .slot = {slots.data(), {N, columns}}, .accepted = {accepted.data(), {N}},
                 .fresh = {fresh.data(), {N}}, .n_prefill = n_prefill, .n_decode = n_decode};
     if (!snapshot.empty()) s.snapshot = {snapshot.data(), {static_cast<int64_t>(snapshot.size()) / 3, 3}};
-    for (int64_t n = 0; n < N; ++n) s.max_len = std::max<int64_t>(s.max_len, cu[static_cast<size_t>(n + 1)] - cu[static_cast<size_t>(n)]);
+    for (size_t n = 0; n < fresh.size(); ++n) s.max_len = std::max<int64_t>(s.max_len, cu[n + 1] - cu[n]);
     return s;
   }
   int64_t tokens() const { return cu.back(); }
@@ -89,7 +89,8 @@ struct ConvWorld {
 
 // Row t of a sequence whose whole history is `past` ([count, C], nothing before it), in fp64; magnitude: sum of |terms|.
 template <class E>
-double conv_definition(const ConvWorld<E>& w, const std::vector<const E*>& past, int64_t t, int64_t c, bool silu, double* magnitude) {
+double conv_definition(const ConvWorld<E>& w, const std::vector<const E*>& past, int64_t t, int64_t c, bool silu,
+                       double* magnitude) {
   double y = 0;
   *magnitude = 0;
   for (int64_t j = 0; j < w.W; ++j) {

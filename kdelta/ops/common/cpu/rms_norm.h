@@ -1,5 +1,5 @@
-// RMS norm of one row over any V of simd.h, shared by norm and by the ops that end in one: the same code gives the same bits, so a
-// fused norm equals a separate call. Sum of squares in four accumulators, in an order that depends on D and V alone.
+// RMS norm of one row over any V of simd.h, shared by norm and by the ops that end in one: the same code gives the same bits,
+// so a fused norm equals a separate call. Sum of squares in four accumulators, in an order that depends on D and V alone.
 #pragma once
 
 #include "kdelta/ops/common/cpu/simd.h"

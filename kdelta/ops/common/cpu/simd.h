@@ -1,13 +1,13 @@
 // One vector type per instruction set with the same members, so that a kernel body is written once as a template over V and
-// instantiated in cpu_portable.cc, cpu_avx2.cc and cpu_avx512.cc. A template instance carries the type in its symbol name, so the
-// linker can never hand AVX-512 code to an older processor; plain helpers must be KDELTA_INLINE for the same reason.
+// instantiated in cpu_portable.cc, cpu_avx2.cc and cpu_avx512.cc. A template instance carries the type in its symbol name, so
+// the linker can never hand AVX-512 code to an older processor; plain helpers must be KDELTA_INLINE for the same reason.
 //
 // Members: kLanes; zero(), set1(x), load(p), load_n(p, n), store(p), store_n(p, n) for float and bf16 memory (no alignment
-// needed; the _n forms touch only n <= kLanes elements and load zeros beyond), + - * /, fma(a, b, c) = a*b + c, min, max (the second
-// operand when either is NaN), sqrt, abs, round() to nearest even below 2^22, pow2i() = 2^x for integers x in -126..127, ldexp(x, n)
-// = x * 2^n for integers n in -252..254, sum() (fixed order), max_lane(), select_gt(a, b, x, y) = a > b ? x : y per lane, all_gt(a, b),
-// store_pair(a, b, p) = two stores in a row (one cache line of bf16 in AVX-512). A store to bf16 is to_bf16 of dtype.h: ties to
-// even, NaN stays NaN.
+// needed; the _n forms touch only n <= kLanes elements and load zeros beyond), + - * /, fma(a, b, c) = a*b + c, min, max (the
+// second operand when either is NaN), sqrt, abs, round() to nearest even below 2^22, pow2i() = 2^x for integers x in -126..127,
+// ldexp(x, n) = x * 2^n for integers n in -252..254, sum() (fixed order), max_lane(), select_gt(a, b, x, y) = a > b ? x : y per
+// lane, all_gt(a, b), store_pair(a, b, p) = two stores in a row (one cache line of bf16 in AVX-512). A store to bf16 is to_bf16
+// of dtype.h: ties to even, NaN stays NaN.
 #pragma once
 
 #include <cmath>
@@ -80,7 +80,8 @@ struct Portable {
   KDELTA_INLINE Portable sqrt() const { return {Raw{sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}}; }
   KDELTA_INLINE Portable abs() const { return {Raw{fabsf(v[0]), fabsf(v[1]), fabsf(v[2]), fabsf(v[3])}}; }
   KDELTA_INLINE Portable round() const {
-    // Adding 1.5 * 2^23 leaves no bits behind the point; from 2^22 on every float is close enough to be an integer or half of one.
+    // Adding 1.5 * 2^23 leaves no bits behind the point; from 2^22 on every float is close enough to be an integer or half of
+    // one.
     const Raw rounded = (v + kMagic) - kMagic;
     return {abs().v < 4194304.0f ? rounded : v};
   }

@@ -1,5 +1,6 @@
-// Elementary functions over the vector types of simd.h. Each covers every float: infinities and denormals as in <cmath>, NaN stays NaN.
-// Worst error against fp64 over every 31st float, in ulp: exp 1.01, sigmoid 2.44, silu 2.33, tanh 1.51 (test_simd.cc holds them to it).
+// Elementary functions over the vector types of simd.h. Each covers every float: infinities and denormals as in <cmath>, NaN
+// stays NaN. Worst error against fp64 over every 31st float, in ulp: exp 1.01, sigmoid 2.44, silu 2.33, tanh 1.51 (test_simd.cc
+// holds them to it).
 #pragma once
 
 #include "kdelta/ops/common/cpu/simd.h"
@@ -41,8 +42,8 @@ struct Ratio {
   V top, bottom;  // bottom in 1..2
 };
 
-// tanh(x) = (1 - e^-2|x|) / (1 + e^-2|x|) with x's sign away from 0; a polynomial in x^2 near it, where that form cancels. Odd, bit
-// for bit.
+// tanh(x) = (1 - e^-2|x|) / (1 + e^-2|x|) with x's sign away from 0; a polynomial in x^2 near it, where that form cancels. Odd,
+// bit for bit.
 template <class V>
 KDELTA_INLINE Ratio<V> tanh_ratio(V x) {
   const V one = V::set1(1.0f), limit = V::set1(0.625f), a = x.abs(), s = x * x;
