@@ -78,7 +78,7 @@ void check_sizes(const std::string& variant) {
       }
 }
 
-TEST_P(MoeCombine, EqualsTheDefinitionAtEverySizeAroundTheVectorsAndTiles) {
+TEST_P(MoeCombine, EqualsTheDefinitionAtEverySizeAroundTheVectorWidths) {
   check_sizes<float, float>(GetParam());
   check_sizes<bf16, bf16>(GetParam());
   check_sizes<bf16, float>(GetParam());
