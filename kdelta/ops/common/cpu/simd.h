@@ -3,11 +3,11 @@
 // the linker can never hand AVX-512 code to an older processor; plain helpers must be KDELTA_INLINE for the same reason.
 //
 // Members: kLanes; zero(), set1(x), load(p), load_n(p, n), store(p), store_n(p, n) for float and bf16 memory (no alignment
-// needed; the _n forms touch only n <= kLanes elements and load zeros beyond), + - * /, fma(a, b, c) = a*b + c, min, max (the
-// second operand when either is NaN), sqrt, abs, round() to nearest even below 2^22, pow2i() = 2^x for integers x in -126..127,
-// ldexp(x, n) = x * 2^n for integers n in -252..254, sum() (fixed order), max_lane(), select_gt(a, b, x, y) = a > b ? x : y per
-// lane, all_gt(a, b), store_pair(a, b, p) = two stores in a row (one cache line of bf16 in AVX-512). A store to bf16 is to_bf16
-// of dtype.h: ties to even, NaN stays NaN.
+// needed; the _n forms touch only n elements, 1 <= n <= kLanes, and load zeros beyond), + - * /, fma(a, b, c) = a*b + c, min,
+// max (the second operand when either is NaN), sqrt, abs, round() to nearest even below 2^22, pow2i() = 2^x for integers x in
+// -126..127, ldexp(x, n) = x * 2^n for integers n in -252..254, sum() (fixed order), max_lane(), select_gt(a, b, x, y) = a > b
+// ? x : y per lane, all_gt(a, b), store_pair(a, b, p) = two stores in a row (one cache line of bf16 in AVX-512). A store to
+// bf16 is to_bf16 of dtype.h: ties to even, NaN stays NaN.
 #pragma once
 
 #include <cmath>
