@@ -11,7 +11,7 @@ namespace kdelta {
 
 // Per-thread scratch of this kernel.
 struct PackScratch {
-  __m512i* words;   // [G][512 / G] pairs of columns
+  __m512i* words;   // [G] panels, 512 / G pairs of columns apart
   __m512i* drops;   // [8][16] scale drops of the current 512 columns
   __m512* sums;     // [256 tokens][8 panels] accumulators, group by group
   float* exact_row; // [K] for rows outside the range of exact bf16 weights
@@ -29,7 +29,7 @@ KDELTA_INLINE PackScratch pack_scratch(void* scratch, int rank, int64_t K) {
 inline constexpr int64_t kPackPrefetch = 512;
 
 // One step of a panel: 64 bytes of each row, or `bytes` of `count` rows. dst[i] = pair i of all rows.
-template <class F>
+template <class F, bool kAhead>
 KDELTA_INLINE void pack_step(const uint8_t* row, int64_t stride, int64_t ahead, const __m512i* drops, __m512i* dst) {
   __m512i v[16];
   __asm__("" : "+r"(stride));  // or 16 row offsets are kept across the steps, in vector registers
@@ -38,7 +38,7 @@ KDELTA_INLINE void pack_step(const uint8_t* row, int64_t stride, int64_t ahead, 
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       v[r + i] = _mm512_loadu_si512(row + i * stride);
-      _mm_prefetch(reinterpret_cast<const char*>(row + i * stride + ahead), _MM_HINT_T0);
+      if constexpr (kAhead) _mm_prefetch(reinterpret_cast<const char*>(row + i * stride + ahead), _MM_HINT_T0);
     }
   transpose16(v);
 #pragma GCC unroll 16
@@ -61,7 +61,7 @@ KDELTA_INLINE void pack_partial_step(const uint8_t* row, int64_t stride, int64_t
 }
 
 // Columns [k, k + columns) of the rows [n, n + count) of one panel; k is a multiple of the step.
-template <class F>
+template <class F, bool kAhead>
 __attribute__((noinline)) void pack_panel(const Matrix& w, int64_t n, int64_t count, int64_t k, int64_t columns, int64_t group_rows,
                               const __m512i* drops, __m512i* dst) {
   constexpr int64_t kStep = 32 * F::kPairs;  // columns in 64 bytes
@@ -72,16 +72,30 @@ __attribute__((noinline)) void pack_panel(const Matrix& w, int64_t n, int64_t co
     const __m512i* d = drops + (k + c) % kScaleSpan / kMxBlock;
     if (bytes >= 64 && count == 16) {
       const int64_t ahead = at + kPackPrefetch < row_end ? kPackPrefetch : group_rows * w.row_bytes + kPackPrefetch - row_end;
-      pack_step<F>(row + at, w.row_bytes, ahead, d, dst);
+      pack_step<F, kAhead>(row + at, w.row_bytes, ahead, d, dst);
     } else {
       pack_partial_step<F>(row + at, w.row_bytes, count, bytes, d, dst);
     }
   }
 }
 
+// The next column range of a group: `bytes` from `row` on in each of its rows. With few tokens the products of one range wait for
+// each other longer than memory needs to deliver the next, so that is when it is fetched.
+struct NextRange {
+  const uint8_t* row = nullptr;
+  int64_t stride = 0, bytes = 0;
+};
+
+// Pair i of a tile fetches row i: 128 columns make 64 pairs, four panels 64 rows.
+KDELTA_INLINE void fetch_next(const NextRange& next, int64_t i) {
+  for (int64_t b = 0; b < next.bytes; b += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(next.row + i * next.stride + b), _MM_HINT_T0);
+}
+
 // `pairs` column pairs of G panels times TT tokens whose rows start at x[t]. `odd`: one more column, the last of an odd K.
 template <int G, int TT>
-KDELTA_INLINE void dot_tile(const __m512i* words, const bf16* const* x, int64_t pairs, bool odd, bool first, __m512* sums) {
+KDELTA_INLINE void dot_tile(const __m512i* words, const bf16* const* x, int64_t pairs, bool odd, bool first,
+                            const NextRange& next, __m512* sums) {
   constexpr int64_t kStride = kPackVectors / G;
   __m512 acc[TT][G];
 #pragma GCC unroll 12
@@ -100,12 +114,14 @@ KDELTA_INLINE void dot_tile(const __m512i* words, const bf16* const* x, int64_t 
         acc[t][g] = _mm512_dpbf16_ps(acc[t][g], reinterpret_cast<__m512bh>(wv[g]), reinterpret_cast<__m512bh>(xv));
     }
   };
-  for (int64_t i = 0; i < pairs; ++i)
+  for (int64_t i = 0; i < pairs; ++i) {
+    if constexpr (G == 4) fetch_next(next, i);
     step(i, [](const bf16* p) __attribute__((always_inline)) {
       int d;
       __builtin_memcpy(&d, p, 4);
       return d;
     });
+  }
   if (odd) step(pairs, [](const bf16* p) __attribute__((always_inline)) { return static_cast<int>(p->bits); });
 #pragma GCC unroll 12
   for (int t = 0; t < TT; ++t)
@@ -117,7 +133,7 @@ KDELTA_INLINE void dot_tile(const __m512i* words, const bf16* const* x, int64_t 
 // Not inlined, as pack_panel: constants of the one must not take registers from the other.
 template <int G>
 __attribute__((noinline)) void dot_tokens(const Projection& p, int64_t begin, int64_t end, int64_t k, int64_t columns, const __m512i* words,
-                                           __m512* all_sums) {
+                                           const NextRange& next, __m512* all_sums) {
   constexpr int kMost = 24 / G > 12 ? 12 : 24 / G;
   const bf16* x[kMost];
   for (int64_t t = begin; t < end;) {
@@ -125,7 +141,7 @@ __attribute__((noinline)) void dot_tokens(const Projection& p, int64_t begin, in
     for (int64_t i = 0; i < left; ++i) x[i] = p.token<bf16>(t + i) + k;
     __m512* sums = all_sums + (t - begin) * G;
     auto tile = [&](auto tokens) __attribute__((always_inline)) {
-      dot_tile<G, decltype(tokens)::value>(words, x, columns / 2, columns % 2 != 0, k == 0, sums);
+      dot_tile<G, decltype(tokens)::value>(words, x, columns / 2, columns % 2 != 0, k == 0, next, sums);
       t += decltype(tokens)::value;
     };
     if constexpr (kMost >= 12)
@@ -165,14 +181,26 @@ KDELTA_INLINE void pack_group(const Matrix& w, int64_t n, int64_t k, int64_t col
     const int64_t first = n + 16 * g, count = w.rows - first < 16 ? w.rows - first : 16;
     if constexpr (F::kScaled)
       if (k % kScaleSpan == 0) outside[g] |= scale_drops_by_block<F>(w, first, count, k / kMxBlock, 16 * G, drops + 16 * g);
-    pack_panel<F>(w, first, count, k, columns, 16 * G, drops + 16 * g, words + g * (kPackVectors / G));
+    pack_panel<F, G != 4>(w, first, count, k, columns, 16 * G, drops + 16 * g, words + g * (kPackVectors / G));
   }
 }
+
+// Where the range after the one that ends at column k lies: further on in the rows at n, or at the start of those `ahead` rows on.
+// Groups take turns, so a range has the turn of the other group to arrive in.
+template <class F>
+KDELTA_INLINE NextRange next_range(const Matrix& w, int64_t n, int64_t k, int64_t columns, int64_t ahead) {
+  const int64_t row = k < w.cols ? n : n + ahead, at = k < w.cols ? k * 2 / F::kPairs : 0;
+  return {w.row(row) + at, w.row_bytes, columns * 2 / F::kPairs};
+}
+
+// Few tokens fit 4 x 6 accumulators. They take short ranges, so that the packed words (16 KB) and the range being fetched (up to
+// 16 KB) share L1.
+inline constexpr int64_t kFewTokens = 6, kFewColumns = 128;
 
 // `groups` times G panels starting at row n, all tokens. 256 tokens x 512 columns (256 KB) stay in L2 for all the groups.
 template <class F, int G, class Out>
 void dot_groups(const Projection& p, int64_t n, int64_t groups, const PackScratch& s) {
-  constexpr int64_t kRoom = 2 * kPackVectors / G, kColumns = kRoom < kScaleSpan ? kRoom : kScaleSpan;
+  constexpr int64_t kColumns = G == 4 ? kFewColumns : kScaleSpan;
   __mmask16 outside[kPackPanels] = {};
   for (int64_t begin = 0; begin < p.T; begin += kPackTokens) {
     const int64_t end = begin + kPackTokens < p.T ? begin + kPackTokens : p.T;
@@ -180,7 +208,8 @@ void dot_groups(const Projection& p, int64_t n, int64_t groups, const PackScratc
       const int64_t columns = p.w.cols - k < kColumns ? p.w.cols - k : kColumns;
       for (int64_t i = 0; i < groups; ++i) {
         pack_group<F, G>(p.w, n + 16 * G * i, k, columns, s.drops + 16 * G * i, outside + G * i, s.words);
-        dot_tokens<G>(p, begin, end, k, columns, s.words, s.sums + i * kPackTokens * G);
+        const NextRange next = next_range<F>(p.w, n + 16 * G * i, k + columns, kColumns, 16 * G * groups);
+        dot_tokens<G>(p, begin, end, k, columns, s.words, next, s.sums + i * kPackTokens * G);
       }
     }
     for (int64_t i = 0; i < groups; ++i)
@@ -194,14 +223,13 @@ void dot_groups(const Projection& p, int64_t n, int64_t groups, const PackScratc
 // Panels [begin, end): few tokens take many panels at once, because the products of one accumulator wait for each other.
 template <class F, class Out>
 void dot_panels_bf16(const Projection& p, int64_t begin, int64_t end, const PackScratch& s) {
-  const int64_t widest = p.T <= 3 ? 8 : p.T <= 6 ? 4 : 2;
+  const int64_t widest = p.T <= kFewTokens ? 4 : 2;
   while (begin < end) {
     const int64_t left = end - begin, n = begin * kPanelRows;
     int64_t G = widest;
     while (G > left) G /= 2;
     const int64_t groups = (left < kPackPanels ? left : kPackPanels) / G;
     switch (G) {
-      case 8: dot_groups<F, 8, Out>(p, n, groups, s); break;
       case 4: dot_groups<F, 4, Out>(p, n, groups, s); break;
       case 2: dot_groups<F, 2, Out>(p, n, groups, s); break;
       default: dot_groups<F, 1, Out>(p, n, groups, s);
