@@ -1,6 +1,5 @@
-// The step schedule: one decode row, token by token, on the rows of S [V, K]. A row of S never meets another, so it stays in L1
-// for every token of a verification, which continues from what it stored and so has the bits of that many single steps (bf16
-// pools too). One pass over memory:
+// The step schedule: one decode row, token by token, on the rows of S [V, K]. Rows of S never meet. A verification continues from
+// what it stored and so has the bits of that many single steps (bf16 pools too). One pass over memory per token:
 //   t = s * decay;  m = t . k;  n = t . q;  u = beta (v - m);  s' = t + u k;  o = s' . q = n + (q . k) u
 #pragma once
 
@@ -15,63 +14,76 @@ inline constexpr int64_t kStepAhead = 4096;
 
 struct StepScratch {
   Tokens tokens;
-  float* rows = nullptr;  // [kStepRows, Kp] the decayed rows between the two passes of a token
+  float* rows = nullptr;  // [2, kStepRows, Kp] the decayed rows between the two halves of a token
   KDELTA_INLINE void carve(Carver& c, int64_t K, int64_t V) {
     tokens.carve(c, K, V);
-    rows = c.take<float>(kStepRows * padded(K));
+    rows = c.take<float>(2 * kStepRows * padded(K));
   }
 };
 
-// One token on R rows of K from src (nullptr: zeros) to dst, which may be src; v and out point at the first row's element.
+// First half of token i for R rows of K from src (nullptr: zeros): the decayed rows, the outputs, the changes u.
 template <class V, int64_t R, class S>
-KDELTA_INLINE void step_token(const Tokens& x, int64_t i, int64_t r0, const S* src, float* rows, S* dst) {
+KDELTA_INLINE void step_read(const Tokens& x, int64_t i, int64_t r0, const S* src, float* rows, float* u) {
   constexpr int64_t L = V::kLanes;
-  const float *q = x.q + i * x.Kp, *k = x.k + i * x.Kp, *decay = x.decay + i * x.Kp;
-  const float* v = x.v + i * x.Vp + r0;
-  float* out = x.out + i * x.Vp + r0;
-  V m[R], n[R], u[R];
+  const int64_t K = x.K, Kp = x.Kp;
+  const float *q = x.q + i * Kp, *k = x.k + i * Kp, *decay = x.decay + i * Kp;
+  V m[R], n[R];
   for (int64_t r = 0; r < R; ++r) m[r] = n[r] = V::zero();
-  for (int64_t d = 0; src != nullptr && d < x.K; d += L) {
+  for (int64_t d = 0; d < K; d += L) {
     const V dv = V::load(decay + d), kv = V::load(k + d), qv = V::load(q + d);
-    const int64_t left = x.K - d;
+    const int64_t left = K - d;
     for (int64_t r = 0; r < R; ++r) {
-      const S* p = src + r * x.K + d;
-      const V s = (left >= L ? V::load(p) : V::load_n(p, left)) * dv;
-      s.store(rows + r * x.Kp + d);
+      const S* p = src + r * K + d;
+      const V s = src == nullptr ? V::zero() : (left >= L ? V::load(p) : V::load_n(p, left)) * dv;
+      s.store(rows + r * Kp + d);
       m[r] = V::fma(s, kv, m[r]);
       n[r] = V::fma(s, qv, n[r]);
     }
   }
+  if (src != nullptr)
+    for (int64_t d = 0; d < R * K; d += 64 / static_cast<int64_t>(sizeof(S)))
+      __builtin_prefetch(reinterpret_cast<const char*>(src + d) + kStepAhead, 1);
   for (int64_t r = 0; r < R; ++r) {
-    const float change = x.beta[i] * (v[r] - m[r].sum());
-    out[r] = n[r].sum() + x.qk[i] * change;
-    u[r] = V::set1(change);
+    u[r] = x.beta[i] * (x.v[i * x.Vp + r0 + r] - m[r].sum());
+    x.out[i * x.Vp + r0 + r] = n[r].sum() + x.qk[i] * u[r];
   }
-  for (int64_t d = 0; d < x.K; d += L) {
+}
+
+// Second half: rows + u k to dst, which may be where they came from.
+template <class V, int64_t R, class S>
+KDELTA_INLINE void step_write(const Tokens& x, int64_t i, const float* rows, const float* u, S* dst) {
+  constexpr int64_t L = V::kLanes;
+  const int64_t K = x.K, Kp = x.Kp;
+  const float* k = x.k + i * Kp;
+  V change[R];
+  for (int64_t r = 0; r < R; ++r) change[r] = V::set1(u[r]);
+  for (int64_t d = 0; d < K; d += L) {
     const V kv = V::load(k + d);
-    const int64_t left = x.K - d;
+    const int64_t left = K - d;
     for (int64_t r = 0; r < R; ++r) {
-      const V s = src != nullptr ? V::fma(u[r], kv, V::load(rows + r * x.Kp + d)) : u[r] * kv;
-      if (left >= L) s.store(dst + r * x.K + d);
-      else s.store_n(dst + r * x.K + d, left);
+      const V s = V::fma(change[r], kv, V::load(rows + r * Kp + d));
+      if (left >= L) s.store(dst + r * K + d);
+      else s.store_n(dst + r * K + d, left);
     }
   }
 }
 
-// R rows from row r0 of the task through `count` tokens that start at token `first` of the sequence; `src` is where they lie.
-template <class V, int64_t R, class S>
-KDELTA_INLINE void step_rows(const KdaArgs& a, const Task& task, int64_t r0, int64_t first, int64_t count, const S* src,
-                             StepScratch& w) {
-  const int64_t K = w.tokens.K;
-  if (src != nullptr) {
-    src += r0 * K;
-    for (int64_t d = 0; d < R * K; d += 64 / static_cast<int64_t>(sizeof(S)))
-      __builtin_prefetch(reinterpret_cast<const char*>(src + d) + kStepAhead, 1);
+// Token i on `width` rows. The second half of a group of rows follows the first half of the next group: its sums have the time that
+// takes to arrive.
+template <class V, class S>
+KDELTA_INLINE void step_token(const Tokens& x, int64_t i, int64_t width, const S* src, float* buffer, S* dst) {
+  constexpr int64_t R = kStepRows;
+  const int64_t K = x.K, groups = width / R;
+  auto rows = [&](int64_t g) { return buffer + (g & 1) * R * x.Kp; };
+  auto at = [&](int64_t r) { return src == nullptr ? src : src + r * K; };
+  float u[2][R];
+  for (int64_t g = 0; g <= groups; ++g) {
+    if (g < groups) step_read<V, R>(x, i, g * R, at(g * R), rows(g), u[g & 1]);
+    if (g > 0) step_write<V, R>(x, i, rows(g - 1), u[(g - 1) & 1], dst + (g - 1) * R * K);
   }
-  for (int64_t i = 0; i < count; ++i) {
-    S* dst = state_rows<S>(a, task, *a.seq.slot.at(task.n, first + i)) + r0 * K;
-    step_token<V, R>(w.tokens, i, r0, src, w.rows, dst);
-    src = dst;
+  for (int64_t r = groups * R; r < width; ++r) {
+    step_read<V, 1>(x, i, r, at(r), buffer, u[0]);
+    step_write<V, 1>(x, i, buffer, u[0], dst + r * K);
   }
 }
 
@@ -84,11 +96,12 @@ void step_sequence(const KdaArgs& a, const Task& task, StepScratch& w) {
   for (int64_t first = 0; first < len; first += kKdaChunk) {
     const int64_t count = len - first < kKdaChunk ? len - first : kKdaChunk, t = cu[task.n] + first;
     prepare<V>(a, task, t, count, w.tokens);
-    int64_t r = 0;
-    for (; r + kStepRows <= width; r += kStepRows) step_rows<V, kStepRows>(a, task, r, first, count, src, w);
-    for (; r < width; ++r) step_rows<V, 1>(a, task, r, first, count, src, w);
+    for (int64_t i = 0; i < count; ++i) {
+      S* dst = state_rows<S>(a, task, *a.seq.slot.at(task.n, first + i));
+      step_token<V>(w.tokens, i, width, src, w.rows, dst);
+      src = dst;
+    }
     write_out<V>(a, task, t, count, w.tokens);
-    src = state_rows<S>(a, task, *a.seq.slot.at(task.n, first + count - 1));
   }
 }
 
