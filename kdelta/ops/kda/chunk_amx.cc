@@ -1,14 +1,17 @@
-// The chunk schedule with its state products on AMX tiles of bf16. In two parts (upper half of the fp32 bits, rest rounded to
-// bf16) three tile products give what int16 operands give; in one part it is the cheap form. Tile rows: kd and qd by token, kg by
-// key channel; the state and U lie in pairs, which is the layout tiles want on their right side.
+// The chunk schedule with its state products on AMX tiles of bf16. In two parts (upper half of the fp32 bits, rest
+// rounded to bf16) three tile products give what int16 operands give; in one part it is the cheap form. Tile rows: kd
+// and qd by token, kg by key channel; the state and U lie in pairs, which is the layout tiles want on their right side.
 #include "kdelta/ops/kda/chunk_run.h"
 
 namespace kdelta {
 namespace kda_chunk {
 namespace {
 
-// Tile loads are assembly that names no memory to the compiler: stores before them and loads after them must not move across.
-KDELTA_INLINE void memory_fence() { __asm__ volatile("" ::: "memory"); }
+// Tile loads are assembly that names no memory to the compiler: stores before them and loads after them must not move
+// across.
+KDELTA_INLINE void memory_fence() {
+  __asm__ volatile("" ::: "memory");
+}
 
 // Owns the thread's tile registers while one task runs.
 class TileSession {
@@ -31,19 +34,23 @@ class TileSession {
 KDELTA_INLINE V bits_and(V x, uint32_t mask) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(static_cast<int>(mask))))};
 }
-// What the upper half of x leaves; a NaN stays in the first part. rest() is the same, rounded so that its upper half is the nearest bf16.
-KDELTA_INLINE V below(V x) { return x - bits_and(x, 0xffff0000u); }
+// What the upper half of x leaves; a NaN stays in the first part. rest() is the same, rounded so that its upper half is
+// the nearest bf16.
+KDELTA_INLINE V below(V x) {
+  return x - bits_and(x, 0xffff0000u);
+}
 KDELTA_INLINE V rest(V x) {
   const V r = below(x);
   return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(r.v), _mm512_set1_epi32(0x8000)))};
 }
 // The upper halves of two rows' lanes as pairs, and of two vectors of one row in order.
 KDELTA_INLINE __m512i pair_halves(V even, V odd) {
-  return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(_mm512_castps_si512(even.v), 16), _mm512_castps_si512(odd.v));
+  return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(_mm512_castps_si512(even.v), 16),
+                                 _mm512_castps_si512(odd.v));
 }
 KDELTA_INLINE __m512i row_halves(V a, V b) {
-  const __m512i lanes = _mm512_set_epi32(0x3f003d, 0x3b0039, 0x370035, 0x330031, 0x2f002d, 0x2b0029, 0x270025, 0x230021, 0x1f001d,
-                                         0x1b0019, 0x170015, 0x130011, 0xf000d, 0xb0009, 0x70005, 0x30001);
+  const __m512i lanes = _mm512_set_epi32(0x3f003d, 0x3b0039, 0x370035, 0x330031, 0x2f002d, 0x2b0029, 0x270025, 0x230021,
+                                         0x1f001d, 0x1b0019, 0x170015, 0x130011, 0xf000d, 0xb0009, 0x70005, 0x30001);
   return _mm512_permutex2var_epi16(_mm512_castps_si512(a.v), lanes, _mm512_castps_si512(b.v));
 }
 
@@ -61,7 +68,8 @@ KDELTA_INLINE void transpose16(__m512i r[16]) {
   // r[4g + c]: in each 128-bit lane l, column 4l + c of rows 4g .. 4g + 3.
   for (int c = 0; c < 4; ++c) {
     const __m512i t0 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88), t1 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
-    const __m512i t2 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88), t3 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+    const __m512i t2 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88),
+                  t3 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
     a[c] = _mm512_shuffle_i32x4(t0, t2, 0x88);
     a[4 + c] = _mm512_shuffle_i32x4(t1, t3, 0x88);
     a[8 + c] = _mm512_shuffle_i32x4(t0, t2, 0xdd);
@@ -87,8 +95,9 @@ struct TileForm {
       pack_row(qd, x.Kp, b.qd + i * x.Kp / 2);
     });
   }
-  // kg [Kp, C]: eight pairs of tokens, then their second parts; behind it the third parts. Two parts of kg let the state drift
-  // by 1.5e-6 a token along what a repeated key's rounding leaves out (6e-3 after 4096 tokens); errors of U have no such direction.
+  // kg [Kp, C]: eight pairs of tokens, then their second parts; behind it the third parts. Two parts of kg let the
+  // state drift by 1.5e-6 a token along what a repeated key's rounding leaves out (6e-3 after 4096 tokens); errors of U
+  // have no such direction.
   static KDELTA_INLINE void write_factors(const Tokens& x, int64_t t, int64_t count, Block& b) {
     kda_chunk::write_factors(x, t, count, b.decay, [&](int64_t d, const V* kg) {
       __m512i r[16], third[16];
@@ -114,14 +123,15 @@ struct TileForm {
         if (kParts == 2) _mm512_storeu_si512(p.s16 + (Kp / 2 + m) * W + j, pair_halves(rest(even), rest(odd)));
       }
   }
-  static KDELTA_INLINE void read_state(const Tokens& x, const Block& b, const Panel& p, int64_t t, const float* v, float* u, float* out);
+  static KDELTA_INLINE void read_state(const Tokens& x, const Block& b, const Panel& p, int64_t t, const float* v,
+                                       float* u, float* out);
   static KDELTA_INLINE void write_state(const Block& b, const float* u, const Panel& p, int64_t Kp, Scratch& w);
 };
 
 // Tiles 0, 1: kd S; 2, 3: qd S; 4, 5: rows; 6, 7: the two columns of the panel.
 template <int kParts>
-KDELTA_INLINE void TileForm<kParts>::read_state(const Tokens& x, const Block& b, const Panel& p, int64_t t, const float* v, float* u,
-                                                float* out) {
+KDELTA_INLINE void TileForm<kParts>::read_state(const Tokens& x, const Block& b, const Panel& p, int64_t t,
+                                                const float* v, float* u, float* out) {
   const int64_t half = x.Kp / 2, row = half * 4, line = W * 4;
   memory_fence();
   _tile_zero(0);
@@ -154,10 +164,11 @@ KDELTA_INLINE void TileForm<kParts>::read_state(const Tokens& x, const Block& b,
       (V::set1(x.beta[t + i]) * (V::load(v + i * x.Vp + j) - V::load(u + i * W + j))).store(u + i * W + j);
 }
 
-// Tiles 0, 1: the state of 16 key channels; 2: their kg, two parts side by side; 3: its third part beside zeros; 4, 5: the first
-// part of U twice, one under the other; 6, 7: its second part likewise.
+// Tiles 0, 1: the state of 16 key channels; 2: their kg, two parts side by side; 3: its third part beside zeros; 4, 5:
+// the first part of U twice, one under the other; 6, 7: its second part likewise.
 template <int kParts>
-KDELTA_INLINE void TileForm<kParts>::write_state(const Block& b, const float* u, const Panel& p, int64_t Kp, Scratch& w) {
+KDELTA_INLINE void TileForm<kParts>::write_state(const Block& b, const float* u, const Panel& p, int64_t Kp,
+                                                 Scratch& w) {
   uint32_t *first = w.u16, *second = w.u16 + C * W;
   for (int64_t i = 0; i < C / 2; ++i)
     for (int64_t j = 0; j < W; j += 16) {

@@ -1,10 +1,11 @@
-// The chunk schedule of prefill in 512-bit vectors. Blocks of C = 16 tokens; with P_i the product of the decays up to token i,
+// The chunk schedule of prefill in 512-bit vectors. Blocks of C = 16 tokens; with P_i the product of the decays up to
+// token i,
 //   kd_i = k_i P_i   qd_i = q_i P_i   kg_j = k_j P_last / P_j (a product of the later decays, never a quotient)
 //   A_ij = sum_d k_i k_j P_i / P_j,  M_ij likewise with q_i
 //   (I + diag(b) A) U = b (V - kd S)    O = qd S + M U    S <- P_last S + kg^T U
-// Products with the state run on 16-bit operands (chunk_operand.h); the scores, the forward substitution and M U are fp32, so a
-// row depends on no later token, bit for bit. Every factor is at most 1: any gate is exact, and underflow is a true zero.
-// Tokens that a block lacks are identities (k = q = v = beta = 0, decay 1). Why 16 and not 64: notes.md.
+// Products with the state run on 16-bit operands (chunk_operand.h); the scores, the forward substitution and M U are
+// fp32, so a row depends on no later token, bit for bit. Every factor is at most 1: any gate is exact, and underflow is
+// a true zero. Tokens that a block lacks are identities (k = q = v = beta = 0, decay 1). Why 16 and not 64: notes.md.
 #pragma once
 
 #include "kdelta/ops/kda/chunk_operand.h"
@@ -16,7 +17,8 @@ namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA {
 KDELTA_INLINE __m256 sums8(const V v[8]) {
   __m512 p[4];
   for (int i = 0; i < 4; ++i)
-    p[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i].v, v[2 * i + 1].v), _mm512_unpackhi_ps(v[2 * i].v, v[2 * i + 1].v));
+    p[i] =
+        _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i].v, v[2 * i + 1].v), _mm512_unpackhi_ps(v[2 * i].v, v[2 * i + 1].v));
   __m512 r[2];
   for (int i = 0; i < 2; ++i) {
     const __m512d a = _mm512_castps_pd(p[2 * i]), b = _mm512_castps_pd(p[2 * i + 1]);
@@ -28,8 +30,8 @@ KDELTA_INLINE __m256 sums8(const V v[8]) {
   return _mm512_castps512_ps256(_mm512_shuffle_f32x4(s, s, 0x08));
 }
 
-// Row i of both score matrices: keys_j is multiplied by decay_i and met with k_i and q_i, four j at a time. Rows of keys from i
-// on hold anything; row i is set here.
+// Row i of both score matrices: keys_j is multiplied by decay_i and met with k_i and q_i, four j at a time. Rows of
+// keys from i on hold anything; row i is set here.
 KDELTA_INLINE void score_row(const Tokens& x, int64_t t, int64_t i, float* keys, float* low, float* mix) {
   const float *k = x.k + t * x.Kp, *q = x.q + t * x.Kp, *decay = x.decay + t * x.Kp;
   const int64_t Kp = x.Kp;
@@ -90,8 +92,8 @@ KDELTA_INLINE void read_factors(const Tokens& x, int64_t t, float* rows, F&& pac
   }
 }
 
-// kg and the whole decay of the block's first `count` tokens, from the last one back, 16 channels at a time: pack(d, kg) with the
-// C tokens in registers.
+// kg and the whole decay of the block's first `count` tokens, from the last one back, 16 channels at a time: pack(d,
+// kg) with the C tokens in registers.
 template <class F>
 KDELTA_INLINE void write_factors(const Tokens& x, int64_t t, int64_t count, float* whole_decay, F&& pack) {
   const int64_t Kp = x.Kp;
@@ -164,8 +166,8 @@ KDELTA_INLINE void read_state(const Tokens& x, const Block& b, const Panel& p, i
   }
 }
 
-// Forward substitution (I - low) u = u in place, and out += mix u, four rows at a time: what comes from earlier rows first, then
-// the triangle.
+// Forward substitution (I - low) u = u in place, and out += mix u, four rows at a time: what comes from earlier rows
+// first, then the triangle.
 KDELTA_INLINE void substitute(const Block& b, float* u, float* out, int64_t out_stride) {
   const float *low = b.low, *mix = b.mix;
   for (int64_t i = 0; i < C; i += 4) {
@@ -207,7 +209,8 @@ KDELTA_INLINE void write_state(const Block& b, const float* u, const Panel& p, i
   V inverse[2], sum[2] = {V::zero(), V::zero()};
   for (int64_t j = 0; j < 2; ++j) {
     V s = V::zero();
-    for (int64_t i = 0; Operand::kScaled && i < C; ++i) s = V::fma(V::load(u + i * W + 16 * j), V::load(u + i * W + 16 * j), s);
+    for (int64_t i = 0; Operand::kScaled && i < C; ++i)
+      s = V::fma(V::load(u + i * W + 16 * j), V::load(u + i * W + 16 * j), s);
     inverse[j] = Operand::inverse(s);
     const V scale = V::set1(1.0f) / inverse[j];
     for (int64_t i = 0; i < C; i += 2)
@@ -251,16 +254,19 @@ struct VectorForm {
       for (int64_t i = C - 1; Operand::kScaled && i >= 0; --i) sum = V::fma(kg[i], kg[i], sum);
       const V inverse = Operand::inverse(sum), scale = V::set1(1.0f) / inverse;
       inverse.store(b.kg_scale + d);
-      for (int64_t i = 0; i < C; i += 2) _mm512_storeu_si512(b.kg + i / 2 * x.Kp + d, Operand::pair(kg[i], kg[i + 1], scale));
+      for (int64_t i = 0; i < C; i += 2)
+        _mm512_storeu_si512(b.kg + i / 2 * x.Kp + d, Operand::pair(kg[i], kg[i + 1], scale));
     });
   }
   static KDELTA_INLINE void pack_state(const Panel& p, int64_t Kp) {
     V sum[2] = {V::zero(), V::zero()};
     for (int64_t d = 0; Operand::kScaled && d < Kp; ++d)
-      for (int64_t j = 0; j < 2; ++j) sum[j] = V::fma(V::load(p.s + d * W + 16 * j), V::load(p.s + d * W + 16 * j), sum[j]);
+      for (int64_t j = 0; j < 2; ++j)
+        sum[j] = V::fma(V::load(p.s + d * W + 16 * j), V::load(p.s + d * W + 16 * j), sum[j]);
     pack_scaled<Operand>(p, Kp, sum);
   }
-  static KDELTA_INLINE void read_state(const Tokens& x, const Block& b, const Panel& p, int64_t t, const float* v, float* u, float* out) {
+  static KDELTA_INLINE void read_state(const Tokens& x, const Block& b, const Panel& p, int64_t t, const float* v,
+                                       float* u, float* out) {
     kda_chunk::read_state<Operand>(x, b, p, t, v, u, out);
   }
   static KDELTA_INLINE void write_state(const Block& b, const float* u, const Panel& p, int64_t Kp, Scratch&) {

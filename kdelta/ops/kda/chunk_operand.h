@@ -1,9 +1,8 @@
-// The two 16-bit operand formats of the chunk schedule. Both multiply pairs of 16-bit numbers and add into 32-bit lanes at twice
-// the fp32 rate (vpdpwssd, vdpbf16ps).
-// Fixed: int16 scaled by the Euclidean norm of the vector that a dot product runs over. By Cauchy and Schwarz a sum of products
-// is below 2^30, and its error is 1.3e-5 of the product of the norms: about eight bits better than bf16 at the same price.
-// Bfloat: bf16, no scale.
-// dot() is assembly because g++ 12 copies every accumulator around the intrinsics (a third of the kernel's time).
+// The two 16-bit operand formats of the chunk schedule. Both multiply pairs of 16-bit numbers and add into 32-bit lanes
+// at twice the fp32 rate (vpdpwssd, vdpbf16ps). Fixed: int16 scaled by the Euclidean norm of the vector that a dot
+// product runs over. By Cauchy and Schwarz a sum of products is below 2^30, and its error is 1.3e-5 of the product of
+// the norms: about eight bits better than bf16 at the same price. Bfloat: bf16, no scale. dot() is assembly because g++
+// 12 copies every accumulator around the intrinsics (a third of the kernel's time).
 #pragma once
 
 #include "kdelta/ops/kda/cpu_inputs.h"
@@ -21,8 +20,8 @@ struct Fixed {
     return acc;
   }
   static KDELTA_INLINE V value(Acc acc) { return {_mm512_cvtepi32_ps(acc)}; }
-  // What one unit is worth, from a sum of squares. Norms below 2^-60 share a unit, so that no square underflows into a wrong scale;
-  // norms from 2^64 on give NaN. max keeps a NaN in its second operand, so it reaches the result.
+  // What one unit is worth, from a sum of squares. Norms below 2^-60 share a unit, so that no square underflows into a
+  // wrong scale; norms from 2^64 on give NaN. max keeps a NaN in its second operand, so it reaches the result.
   static KDELTA_INLINE V inverse(V sum) { return V::max(V::set1(0x1p-60f), sum.sqrt()) * V::set1(1.0f / 32760.0f); }
   // Two vectors of one row to 32 numbers in memory: pack works in 128-bit lanes, hence the order of channel().
   static KDELTA_INLINE __m512i row(V a, V b, V scale) {
@@ -34,7 +33,9 @@ struct Fixed {
     return _mm512_mask_blend_epi16(0xaaaaaaaau, e, _mm512_slli_epi32(o, 16));
   }
   // First channel of the m-th pair of a group of 32 that row() wrote.
-  static constexpr int64_t channel(int64_t m) { return m % 4 < 2 ? 4 * (m / 4) + 2 * (m % 4) : 16 + 4 * (m / 4) + 2 * (m % 4 - 2); }
+  static constexpr int64_t channel(int64_t m) {
+    return m % 4 < 2 ? 4 * (m / 4) + 2 * (m % 4) : 16 + 4 * (m / 4) + 2 * (m % 4 - 2);
+  }
 };
 
 struct Bfloat {

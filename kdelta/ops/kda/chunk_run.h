@@ -1,5 +1,6 @@
-// One head of a prefill sequence through the chunk schedule: loads the state, walks chunks and panels, stores states and snapshots.
-// A Form multiplies with the state: read_factors, write_factors, pack_state, read_state, write_state, and a Session around a task.
+// One head of a prefill sequence through the chunk schedule: loads the state, walks chunks and panels, stores states
+// and snapshots. A Form multiplies with the state: read_factors, write_factors, pack_state, read_state, write_state,
+// and a Session around a task.
 #pragma once
 
 #include "kdelta/ops/kda/chunk_kernel.h"
@@ -25,12 +26,18 @@ template <class Form, class S>
 class Run {
  public:
   Run(const KdaArgs& a, const Task& task, Scratch& w)
-      : a_(a), task_(task), w_(w), x_(w.tokens), width_(task.v_end - task.v_begin), begin_(a.seq.cu.data[task.n]),
+      : a_(a),
+        task_(task),
+        w_(w),
+        x_(w.tokens),
+        width_(task.v_end - task.v_begin),
+        begin_(a.seq.cu.data[task.n]),
         len_(a.seq.cu.data[task.n + 1] - begin_) {}
 
   void all() {
     load_state();
-    for (int64_t first = 0; first < len_; first += kKdaChunk) chunk(first, len_ - first < kKdaChunk ? len_ - first : kKdaChunk);
+    for (int64_t first = 0; first < len_; first += kKdaChunk)
+      chunk(first, len_ - first < kKdaChunk ? len_ - first : kKdaChunk);
     for (int64_t c = 0; c < width_; c += W) store(w_.panel(c), c, *a_.seq.slot.at(task_.n, 0));
   }
 

@@ -16,8 +16,8 @@ inline constexpr int64_t W = 32;
 
 // What the value channels of a block share.
 struct Block {
-  float *low = nullptr, *mix = nullptr;            // [C, C] -diag(b) A and M; row i holds columns j < i, mix also j = i
-  uint32_t *kd = nullptr, *qd = nullptr;           // [2, C, Kp/2] pairs of channels; the second part is the AMX form's alone
+  float *low = nullptr, *mix = nullptr;   // [C, C] -diag(b) A and M; row i holds columns j < i, mix also j = i
+  uint32_t *kd = nullptr, *qd = nullptr;  // [2, C, Kp/2] pairs of channels; the second part is the AMX form's alone
   float *kd_scale = nullptr, *qd_scale = nullptr;  // [C]
   uint32_t* kg = nullptr;                          // [C/2, Kp] pairs of tokens; AMX: [2, Kp, C]
   float *kg_scale = nullptr, *decay = nullptr;     // [Kp]; decay = P_last
@@ -51,10 +51,10 @@ struct Panel {
 struct Scratch {
   Tokens tokens;
   Block block[kBlocks];
-  Panel panels;     // all of them, one after the other
-  Panel snap;       // a copy on its way to a snapshot slot
-  Block snap_block; // the part of a block before a snapshot: kg and decay only
-  float* rows = nullptr;  // [C + 1, Kp] keys or factors on their way to scores and 16 bits
+  Panel panels;                           // all of them, one after the other
+  Panel snap;                             // a copy on its way to a snapshot slot
+  Block snap_block;                       // the part of a block before a snapshot: kg and decay only
+  float* rows = nullptr;                  // [C + 1, Kp] keys or factors on their way to scores and 16 bits
   float *u = nullptr, *snap_u = nullptr;  // [C, W]
   uint32_t* u16 = nullptr;                // [2, C, W] pairs of tokens, AMX
 

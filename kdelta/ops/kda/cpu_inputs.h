@@ -1,5 +1,6 @@
-// What every CPU schedule of kda starts from: up to kKdaChunk tokens of one head in fp32, normalised, gated, zero-padded. Decays
-// are exp(g), at most 1: schedules multiply them and never form exp(-g), so any gate, -inf and 0 included, is exact.
+// What every CPU schedule of kda starts from: up to kKdaChunk tokens of one head in fp32, normalised, gated,
+// zero-padded. Decays are exp(g), at most 1: schedules multiply them and never form exp(-g), so any gate, -inf and 0
+// included, is exact.
 #pragma once
 
 #include <cmath>
@@ -7,8 +8,8 @@
 #include "kdelta/ops/common/cpu/simd_math.h"
 #include "kdelta/ops/kda/variants.h"
 
-// Each instruction set compiles these headers into a namespace of its own: 512-bit templates are instantiated with three sets of
-// flags, and the linker must not hand the AMX file's copy to a processor without its extensions.
+// Each instruction set compiles these headers into a namespace of its own: 512-bit templates are instantiated with
+// three sets of flags, and the linker must not hand the AMX file's copy to a processor without its extensions.
 #if defined(__AMX_TILE__)
 #define KDELTA_KDA_ISA isa_amx
 #elif defined(__AVX512BF16__)
@@ -24,8 +25,12 @@
 namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA {
 
 // Whole vectors of every instruction set, in pairs (the chunk schedule packs two).
-KDELTA_INLINE int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
-KDELTA_INLINE int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+KDELTA_INLINE int64_t padded(int64_t n) {
+  return (n + 31) / 32 * 32;
+}
+KDELTA_INLINE int64_t align64(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
 
 // Hands out 64-byte aligned pieces of one thread's scratch; with no memory behind it, it measures.
 struct Carver {
@@ -39,7 +44,8 @@ struct Carver {
   }
 };
 
-// Rows of `Kp` and `Vp` floats (padded K, padded width of the task's value range); the padding of q, k and decay is zero.
+// Rows of `Kp` and `Vp` floats (padded K, padded width of the task's value range); the padding of q, k and decay is
+// zero.
 struct Tokens {
   int64_t K = 0, Kp = 0, Vp = 0;
   float *q = nullptr, *k = nullptr, *decay = nullptr;  // [64, Kp]; q carries the scale
@@ -58,7 +64,8 @@ struct Tokens {
   }
 };
 
-// A share of the work: value channels [v_begin, v_end) of one head of one sequence. Channels never meet, so the split is free.
+// A share of the work: value channels [v_begin, v_end) of one head of one sequence. Channels never meet, so the split
+// is free.
 struct Task {
   int64_t n = 0, h = 0, v_begin = 0, v_end = 0;
 };
@@ -73,9 +80,12 @@ KDELTA_INLINE void widen_row(const T* x, int64_t n, int64_t n_padded, float* out
 }
 
 template <class V>
-KDELTA_INLINE void widen(const AnyConstView& x, int64_t t, int64_t h, int64_t begin, int64_t n, int64_t n_padded, float* out) {
-  if (x.dtype == DType::f32) widen_row<V>(x.at<const float>(t, h) + begin, n, n_padded, out);
-  else widen_row<V>(x.at<const bf16>(t, h) + begin, n, n_padded, out);
+KDELTA_INLINE void widen(const AnyConstView& x, int64_t t, int64_t h, int64_t begin, int64_t n, int64_t n_padded,
+                         float* out) {
+  if (x.dtype == DType::f32)
+    widen_row<V>(x.at<const float>(t, h) + begin, n, n_padded, out);
+  else
+    widen_row<V>(x.at<const bf16>(t, h) + begin, n, n_padded, out);
 }
 
 template <class V, class T>
@@ -93,8 +103,8 @@ KDELTA_INLINE float dot(const float* a, const float* b, int64_t n_padded) {
   return s.sum();
 }
 
-// The functions below work on N vectors side by side: one chain of dependent operations fills the scheduler before it ends, four
-// interleaved ones take half the time (measured).
+// The functions below work on N vectors side by side: one chain of dependent operations fills the scheduler before it
+// ends, four interleaved ones take half the time (measured).
 template <class V>
 inline constexpr int kGateVectors = V::kLanes == 16 ? 4 : 2;
 
@@ -107,19 +117,21 @@ KDELTA_INLINE V log1p_unit(V y) {
   return p * s;
 }
 
-// x <- exp(x) for x <= 0. With 512-bit vectors 2^r is a Taylor sum (|r| <= 1/2, error 5e-9) around vreduceps and vscalefps, half
-// the instructions of simd::exp; the error is relative to x, so slow gates lose nothing.
+// x <- exp(x) for x <= 0. With 512-bit vectors 2^r is a Taylor sum (|r| <= 1/2, error 5e-9) around vreduceps and
+// vscalefps, half the instructions of simd::exp; the error is relative to x, so slow gates lose nothing.
 template <class V, int N>
 KDELTA_INLINE void exp_nonpositive(V (&x)[N]) {
 #if defined(__AVX512DQ__)
   if constexpr (V::kLanes == 16) {
     V r[N], p[N];
     for (int i = 0; i < N; ++i) {
-      x[i] = V::max(V::set1(-160.0f), x[i] * V::set1(1.44269504f));  // far below the smallest float, still finite; NaN stays
+      x[i] = V::max(V::set1(-160.0f),
+                    x[i] * V::set1(1.44269504f));  // far below the smallest float, still finite; NaN stays
       r[i] = {_mm512_reduce_ps(x[i].v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
       p[i] = V::set1(1.52527338e-5f);
     }
-    for (float c : {1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f, 5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f})
+    for (float c :
+         {1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f, 5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f})
       for (int i = 0; i < N; ++i) p[i] = V::fma(p[i], r[i], V::set1(c));
     for (int i = 0; i < N; ++i) x[i] = {_mm512_scalef_ps(p[i].v, (x[i] - r[i]).v)};
     return;
@@ -201,7 +213,8 @@ KDELTA_INLINE float scalar(const AnyConstView& x, int64_t t, int64_t h) {
   return x.dtype == DType::f32 ? x.at<const float>(t)[h] : to_float(x.at<const bf16>(t)[h]);
 }
 
-// Token strides are too long for the hardware's prefetchers (H rows of K); without this half of a prefill waited for its inputs.
+// Token strides are too long for the hardware's prefetchers (H rows of K); without this half of a prefill waited for
+// its inputs.
 inline constexpr int64_t kPrefetchTokens = 8;
 KDELTA_INLINE void prefetch_row(const AnyConstView& x, int64_t t, int64_t h) {
   const int64_t bytes = x.dtype == DType::f32 ? 4 : 2;
@@ -247,8 +260,10 @@ template <class V>
 void write_out(const KdaArgs& a, const Task& task, int64_t t, int64_t count, const Tokens& x) {
   const int64_t width = task.v_end - task.v_begin;
   for (int64_t i = 0; i < count; ++i) {
-    if (a.out.dtype == DType::f32) narrow_row<V>(x.out + i * x.Vp, width, a.out.at<float>(t + i, task.h) + task.v_begin);
-    else narrow_row<V>(x.out + i * x.Vp, width, a.out.at<bf16>(t + i, task.h) + task.v_begin);
+    if (a.out.dtype == DType::f32)
+      narrow_row<V>(x.out + i * x.Vp, width, a.out.at<float>(t + i, task.h) + task.v_begin);
+    else
+      narrow_row<V>(x.out + i * x.Vp, width, a.out.at<bf16>(t + i, task.h) + task.v_begin);
   }
 }
 

@@ -1,5 +1,5 @@
-// Shares the sequences and heads of a call over the threads: prefill sequences run the schedule that the instruction set's file
-// picks, decode rows the step schedule. Nothing a thread does depends on what the others have.
+// Shares the sequences and heads of a call over the threads: prefill sequences run the schedule that the instruction
+// set's file picks, decode rows the step schedule. Nothing a thread does depends on what the others have.
 #pragma once
 
 #include "kdelta/ops/common/cpu/parallel.h"
@@ -30,14 +30,17 @@ KDELTA_INLINE int64_t thread_bytes(int64_t K, int64_t V) {
 template <class T>
 KDELTA_INLINE void zero_rows(const AnyView& out, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t)
-    for (int64_t h = 0; h < out.dim(1); ++h) std::memset(out.at<T>(t, h), 0, static_cast<size_t>(out.dim(2)) * sizeof(T));
+    for (int64_t h = 0; h < out.dim(1); ++h)
+      std::memset(out.at<T>(t, h), 0, static_cast<size_t>(out.dim(2)) * sizeof(T));
 }
 
 // Rows that no live sequence covers.
 KDELTA_INLINE void zero_rows_of_nobody(const KdaArgs& a) {
   auto zero = [&](int64_t begin, int64_t end) {
-    if (a.out.dtype == DType::f32) zero_rows<float>(a.out, begin, end);
-    else zero_rows<bf16>(a.out, begin, end);
+    if (a.out.dtype == DType::f32)
+      zero_rows<float>(a.out, begin, end);
+    else
+      zero_rows<bf16>(a.out, begin, end);
   };
   const int32_t* cu = a.seq.cu.data;
   for (int64_t n = 0; n < a.seq.n_prefill + a.seq.n_decode; ++n)
@@ -62,8 +65,10 @@ void run_task(const KdaArgs& a, const Task& task, char* scratch) {
 
 template <class Vec, class Prefill, class S>
 void run_all(const Exec& ex, const KdaArgs& a, const KdaDesc& d, void* scratch) {
-  const int64_t live = a.seq.n_prefill + a.seq.n_decode, heads = live * d.H, bytes = thread_bytes<typename Prefill::Scratch>(d.K, d.V);
-  // With fewer heads than threads a head's value channels are split; 64 at least, or preparing the tokens outweighs the rest.
+  const int64_t live = a.seq.n_prefill + a.seq.n_decode, heads = live * d.H,
+                bytes = thread_bytes<typename Prefill::Scratch>(d.K, d.V);
+  // With fewer heads than threads a head's value channels are split; 64 at least, or preparing the tokens outweighs the
+  // rest.
   int64_t split = heads == 0 ? 1 : (ex.threads->size() + heads - 1) / heads;
   const int64_t most = (d.V + 63) / 64;
   if (split > most) split = most;
@@ -81,8 +86,10 @@ void run_all(const Exec& ex, const KdaArgs& a, const KdaDesc& d, void* scratch) 
 template <class Vec, class Prefill>
 void run(const Exec& ex, const KdaArgs& a, const KdaDesc& d, void* scratch) {
   zero_rows_of_nobody(a);
-  if (a.state.dtype == DType::f32) run_all<Vec, Prefill, float>(ex, a, d, scratch);
-  else run_all<Vec, Prefill, bf16>(ex, a, d, scratch);
+  if (a.state.dtype == DType::f32)
+    run_all<Vec, Prefill, float>(ex, a, d, scratch);
+  else
+    run_all<Vec, Prefill, bf16>(ex, a, d, scratch);
 }
 
 }  // namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA

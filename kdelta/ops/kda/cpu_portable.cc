@@ -12,8 +12,12 @@ int64_t bytes(const KdaDesc& d) {
 
 }  // namespace
 
-int64_t kda_scan_scratch(const KdaDesc& d) { return bytes<kda_cpu::ScanScratch>(d); }
-int64_t kda_chunk_scratch(const KdaDesc& d) { return bytes<kda_chunk::Scratch>(d); }
+int64_t kda_scan_scratch(const KdaDesc& d) {
+  return bytes<kda_cpu::ScanScratch>(d);
+}
+int64_t kda_chunk_scratch(const KdaDesc& d) {
+  return bytes<kda_chunk::Scratch>(d);
+}
 
 const char* kda_refuse_f32(const KdaDesc& d) {
   return d.activation == DType::f32 ? "16-bit operands would lose what f32 activations carry" : nullptr;

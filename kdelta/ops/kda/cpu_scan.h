@@ -1,5 +1,6 @@
-// The fp32 prefill schedule: the recurrence token by token on panels of S^T [K, W], value channels in the vector lanes, so that
-// both reductions over K are plain additions of vectors. The update of one token is fused into the decay of the next:
+// The fp32 prefill schedule: the recurrence token by token on panels of S^T [K, W], value channels in the vector lanes,
+// so that both reductions over K are plain additions of vectors. The update of one token is fused into the decay of the
+// next:
 //   s <- (s + k_prev u_prev) * decay;  m += s k;  n += s q        (four operations per element, one load, one store)
 // At fp32 this costs no more than a chunk form (notes.md), and it is exact for every gate.
 #pragma once
@@ -115,8 +116,8 @@ KDELTA_INLINE void for_snapshots(const KdaArgs& a, int64_t n, int64_t position, 
 }
 
 template <class V, class S>
-KDELTA_INLINE void scan_panel(const KdaArgs& a, const Task& task, int64_t first, int64_t count, int64_t column, float* panel,
-                              ScanScratch& w) {
+KDELTA_INLINE void scan_panel(const KdaArgs& a, const Task& task, int64_t first, int64_t count, int64_t column,
+                              float* panel, ScanScratch& w) {
   constexpr int64_t W = ScanShape<V>::kWidth;
   const int64_t left = task.v_end - task.v_begin - column, K = w.tokens.K;
   Pending<V> last{w.zeros, {}};
@@ -138,7 +139,8 @@ void scan_sequence(const KdaArgs& a, const Task& task, ScanScratch& w) {
   const int32_t* cu = a.seq.cu.data;
   const int64_t len = cu[task.n + 1] - cu[task.n], width = task.v_end - task.v_begin, K = w.tokens.K, Kp = w.tokens.Kp;
   const S* src = nullptr;
-  if (a.seq.fresh.data[task.n] == 0) src = state_rows<S>(a, task, *a.seq.slot.at(task.n, a.seq.accepted.data[task.n] - 1));
+  if (a.seq.fresh.data[task.n] == 0)
+    src = state_rows<S>(a, task, *a.seq.slot.at(task.n, a.seq.accepted.data[task.n] - 1));
   for (int64_t d = 0; d < Kp; ++d) w.zeros[d] = 0;
   auto width_at = [&](int64_t column) { return width - column < W ? width - column : W; };
   for (int64_t c = 0; c < width; c += W)

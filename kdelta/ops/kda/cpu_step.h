@@ -1,5 +1,6 @@
-// The step schedule: one decode row, token by token, on the rows of S [V, K]. Rows of S never meet. A verification continues from
-// what it stored and so has the bits of that many single steps (bf16 pools too). One pass over memory per token:
+// The step schedule: one decode row, token by token, on the rows of S [V, K]. Rows of S never meet. A verification
+// continues from what it stored and so has the bits of that many single steps (bf16 pools too). One pass over memory
+// per token:
 //   t = s * decay;  m = t . k;  n = t . q;  u = beta (v - m);  s' = t + u k;  o = s' . q = n + (q . k) u
 #pragma once
 
@@ -62,14 +63,16 @@ KDELTA_INLINE void step_write(const Tokens& x, int64_t i, const float* rows, con
     const int64_t left = K - d;
     for (int64_t r = 0; r < R; ++r) {
       const V s = V::fma(change[r], kv, V::load(rows + r * Kp + d));
-      if (left >= L) s.store(dst + r * K + d);
-      else s.store_n(dst + r * K + d, left);
+      if (left >= L)
+        s.store(dst + r * K + d);
+      else
+        s.store_n(dst + r * K + d, left);
     }
   }
 }
 
-// Token i on `width` rows. The second half of a group of rows follows the first half of the next group: its sums have the time that
-// takes to arrive.
+// Token i on `width` rows. The second half of a group of rows follows the first half of the next group: its sums have
+// the time that takes to arrive.
 template <class V, class S>
 KDELTA_INLINE void step_token(const Tokens& x, int64_t i, int64_t width, const S* src, float* buffer, S* dst) {
   constexpr int64_t R = kStepRows;
@@ -92,7 +95,8 @@ void step_sequence(const KdaArgs& a, const Task& task, StepScratch& w) {
   const int32_t* cu = a.seq.cu.data;
   const int64_t len = cu[task.n + 1] - cu[task.n], width = task.v_end - task.v_begin;
   const S* src = nullptr;
-  if (a.seq.fresh.data[task.n] == 0) src = state_rows<S>(a, task, *a.seq.slot.at(task.n, a.seq.accepted.data[task.n] - 1));
+  if (a.seq.fresh.data[task.n] == 0)
+    src = state_rows<S>(a, task, *a.seq.slot.at(task.n, a.seq.accepted.data[task.n] - 1));
   for (int64_t first = 0; first < len; first += kKdaChunk) {
     const int64_t count = len - first < kKdaChunk ? len - first : kKdaChunk, t = cu[task.n] + first;
     prepare<V>(a, task, t, count, w.tokens);

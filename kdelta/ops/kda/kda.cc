@@ -13,15 +13,17 @@ constexpr KdaVariant kVariants[] = {
 #undef KDELTA_VARIANT
 };
 
-[[noreturn]] void refuse(const std::string& what) { fail(ErrorCode::invalid_argument, "kda: ", what); }
+[[noreturn]] void refuse(const std::string& what) {
+  fail(ErrorCode::invalid_argument, "kda: ", what);
+}
 
 void check_state(const KdaArgs& a, int64_t H, int64_t V, int64_t K) {
   if (a.state.shape.rank != 4) refuse(str("state: shape ", to_string(a.state.shape), ", expected [slots, H, V, K]"));
   expect_dtype(a.state.dtype, {DType::f32, DType::bf16}, "kda: state");
   expect_view(a.state, {a.state.dim(0), H, V, K}, "kda: state");
   if (a.state.stride[2] != K || a.state.stride[1] != V * K)
-    refuse(str("state: head and value strides ", a.state.stride[1], " and ", a.state.stride[2], ", expected dense ", V * K,
-               " and ", K));
+    refuse(str("state: head and value strides ", a.state.stride[1], " and ", a.state.stride[2], ", expected dense ",
+               V * K, " and ", K));
   if (a.state.dim(0) > 1 && a.state.stride[0] < H * V * K)
     refuse(str("state: slot stride ", a.state.stride[0], ", expected at least ", H * V * K));
 }
@@ -51,16 +53,20 @@ void check(const KdaArgs& a) {
 
 }  // namespace
 
-std::span<const KdaVariant> kda_variants() { return kVariants; }
+std::span<const KdaVariant> kda_variants() {
+  return kVariants;
+}
 
 // Every operand once; a decode row counts as one token (each draft it verifies writes one more state).
 Cost kda_cost(const KdaArgs& a) {
   const double T = static_cast<double>(a.q.dim(0)), H = static_cast<double>(a.q.dim(1));
   const double K = static_cast<double>(a.q.dim(2)), V = static_cast<double>(a.v.dim(2));
   const double live = a.seq.n_prefill + a.seq.n_decode;
-  const double activation = static_cast<double>(dtype_bytes(a.q.dtype)), gate = static_cast<double>(dtype_bytes(a.gate.dtype));
+  const double activation = static_cast<double>(dtype_bytes(a.q.dtype)),
+               gate = static_cast<double>(dtype_bytes(a.gate.dtype));
   const double per_token = (2 * K + 2 * V) * activation + K * gate + static_cast<double>(dtype_bytes(a.beta.dtype));
-  return {.bytes = T * H * per_token + 2 * live * H * K * V * static_cast<double>(dtype_bytes(a.state.dtype)) + 4 * H * (K + 1),
+  return {.bytes = T * H * per_token + 2 * live * H * K * V * static_cast<double>(dtype_bytes(a.state.dtype)) +
+                   4 * H * (K + 1),
           .flops = 7 * T * H * K * V};
 }
 

@@ -6,8 +6,8 @@
 //   S <- S diag(exp(g));  u = b (v - S kn);  S <- S + u kn^T;  o = S (scale * qn)
 // with S stored [V, K] (papers write its transpose). Source: Kimi Linear report (arXiv 2510.26692) and Kimi K3 report.
 // Letters: T tokens, N sequences, H heads, K key width, V value width.
-// Prefill sequences run in chunks of 64 tokens counted from the first token of this call, decode rows token by token: two
-// schedules of one equation. Gate, cumulative gate, beta and state accumulate in fp32; exact for every gate value.
+// Prefill sequences run in chunks of 64 tokens counted from the first token of this call, decode rows token by token:
+// two schedules of one equation. Gate, cumulative gate, beta and state accumulate in fp32; exact for every gate value.
 #pragma once
 
 #include "kdelta/core/exec.h"
@@ -22,31 +22,31 @@ enum class KdaBeta : uint8_t { raw, preprocessed };
 enum class KdaNorm : uint8_t { l2, none };
 
 struct KdaArgs {
-  AnyConstView q, k;            // [T, H, K] f32 or bf16; token and head strides free (views of the merged conv output)
-  AnyConstView v;               // [T, H, V], same dtype
-  AnyConstView gate;            // [T, H, K] raw decay input, f32 or bf16
-  AnyConstView beta;            // [T, H] f32 or bf16, token stride free
-  View<const float> a_log;      // [H]
-  View<const float> dt_bias;    // [H, K]
+  AnyConstView q, k;          // [T, H, K] f32 or bf16; token and head strides free (views of the merged conv output)
+  AnyConstView v;             // [T, H, V], same dtype
+  AnyConstView gate;          // [T, H, K] raw decay input, f32 or bf16
+  AnyConstView beta;          // [T, H] f32 or bf16, token stride free
+  View<const float> a_log;    // [H]
+  View<const float> dt_bias;  // [H, K]
   KdaGate gate_kind = KdaGate::bounded;
-  float lower_bound = -5.0f;    // bounded only
+  float lower_bound = -5.0f;  // bounded only
   KdaBeta beta_kind = KdaBeta::raw;
   KdaNorm norm_kind = KdaNorm::l2;
-  float scale = 0;              // usually K^-0.5
+  float scale = 0;  // usually K^-0.5
   Sequences seq;
-  AnyView state;                // [slots, H, V, K] f32 or bf16, slot stride free, inner three axes dense; updated in place
-  AnyView out;                  // [T, H, V] in v's dtype, token and head strides free; may not overlap an input
+  AnyView state;  // [slots, H, V, K] f32 or bf16, slot stride free, inner three axes dense; updated in place
+  AnyView out;    // [T, H, V] in v's dtype, token and head strides free; may not overlap an input
 };
 
-// Rows of out that no live sequence covers are written as zeros. A sequence reads column accepted-1 of its slots (zero when
-// fresh) and writes column 0 (prefill) or column i after its i-th token (decode). Length 0 touches nothing; slot -1 writes zeros
-// to its rows of out and touches no state. Slot 0 is never read or written. A snapshot (n, i, s) stores the state after the
-// first i tokens of prefill sequence n in slot s. A decode row continues from the state it stored, rounded to the pool's dtype:
-// verifying len tokens has the bits of len single steps. A prefill rounds its state to the pool's dtype after
-// every 64 tokens and at its end, so a prefill cut at a multiple of 64 has the bits of the whole.
-// Throws Error(invalid_argument) naming the argument for wrong shapes, dtypes, strides, lower_bound outside [-5, 0), and for the
-// faults that validate_sequences lists, before anything is written. f16 inputs, more value than key heads and negative
-// eigenvalues (beta doubled) are refused by shape or dtype.
+// Rows of out that no live sequence covers are written as zeros. A sequence reads column accepted-1 of its slots (zero
+// when fresh) and writes column 0 (prefill) or column i after its i-th token (decode). Length 0 touches nothing; slot
+// -1 writes zeros to its rows of out and touches no state. Slot 0 is never read or written. A snapshot (n, i, s) stores
+// the state after the first i tokens of prefill sequence n in slot s. A decode row continues from the state it stored,
+// rounded to the pool's dtype: verifying len tokens has the bits of len single steps. A prefill rounds its state to the
+// pool's dtype after every 64 tokens and at its end, so a prefill cut at a multiple of 64 has the bits of the whole.
+// Throws Error(invalid_argument) naming the argument for wrong shapes, dtypes, strides, lower_bound outside [-5, 0),
+// and for the faults that validate_sequences lists, before anything is written. f16 inputs, more value than key heads
+// and negative eigenvalues (beta doubled) are refused by shape or dtype.
 void kda(const Exec& ex, const KdaArgs& args);
 
 Cost kda_cost(const KdaArgs& args);

@@ -1,5 +1,6 @@
-// The definition of kda: the recurrence token by token in fp64. The state is rounded to the pool's dtype after each decode token
-// (a verification continues from what it stored, like that many single steps) and after each 64 tokens of a prefill.
+// The definition of kda: the recurrence token by token in fp64. The state is rounded to the pool's dtype after each
+// decode token (a verification continues from what it stored, like that many single steps) and after each 64 tokens of
+// a prefill.
 #include <cmath>
 #include <vector>
 
@@ -18,12 +19,18 @@ double element(const AnyConstView& x, int64_t i, int64_t j, int64_t k = 0) {
 
 void put(const AnyView& x, int64_t at, double value) {
   const float f = static_cast<float>(value);
-  if (x.dtype == DType::f32) static_cast<float*>(x.data)[at] = f;
-  else static_cast<bf16*>(x.data)[at] = to_bf16(f);
+  if (x.dtype == DType::f32)
+    static_cast<float*>(x.data)[at] = f;
+  else
+    static_cast<bf16*>(x.data)[at] = to_bf16(f);
 }
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double softplus(double x) { return std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x))); }
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+double softplus(double x) {
+  return std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x)));
+}
 
 Vector row(const AnyConstView& x, int64_t t, int64_t h, int64_t width) {
   Vector r(static_cast<size_t>(width));
@@ -45,7 +52,8 @@ Vector decay(const KdaArgs& a, int64_t t, int64_t h) {
   const double A = std::exp(static_cast<double>(*a.a_log.at(h)));
   for (size_t d = 0; d < r.size(); ++d) {
     const double z = r[d] + *a.dt_bias.at(h, static_cast<int64_t>(d));
-    r[d] = std::exp(a.gate_kind == KdaGate::bounded ? static_cast<double>(a.lower_bound) * sigmoid(A * z) : -A * softplus(z));
+    r[d] = std::exp(a.gate_kind == KdaGate::bounded ? static_cast<double>(a.lower_bound) * sigmoid(A * z)
+                                                    : -A * softplus(z));
   }
   return r;
 }
@@ -63,7 +71,8 @@ class Head {
     }
   }
   void store(int64_t slot) const {
-    for (int64_t i = 0; i < K_ * V_; ++i) put(a_.state, slot * a_.state.stride[0] + h_ * V_ * K_ + i, s_[static_cast<size_t>(i)]);
+    for (int64_t i = 0; i < K_ * V_; ++i)
+      put(a_.state, slot * a_.state.stride[0] + h_ * V_ * K_ + i, s_[static_cast<size_t>(i)]);
   }
   void round_to_pool() {
     for (double& s : s_) {
@@ -72,7 +81,8 @@ class Head {
     }
   }
   void token(int64_t t) {
-    const Vector q = key(a_, a_.q, t, h_, static_cast<double>(a_.scale)), k = key(a_, a_.k, t, h_, 1), d = decay(a_, t, h_);
+    const Vector q = key(a_, a_.q, t, h_, static_cast<double>(a_.scale)), k = key(a_, a_.k, t, h_, 1),
+                 d = decay(a_, t, h_);
     const double b = element(a_.beta, t, h_), beta = a_.beta_kind == KdaBeta::raw ? sigmoid(b) : b;
     for (int64_t v = 0; v < V_; ++v) {
       double* s = &s_[static_cast<size_t>(v * K_)];
@@ -101,7 +111,8 @@ void sequence(const KdaArgs& a, int64_t n, int64_t h) {
     if (!prefill || (i + 1) % kKdaChunk == 0) head.round_to_pool();
     if (!prefill) head.store(*s.slot.at(n, i));
     for (int64_t x = 0; prefill && !s.snapshot.null() && x < s.snapshot.dim(0); ++x)
-      if (*s.snapshot.at(x, 2) != -1 && *s.snapshot.at(x, 0) == n && *s.snapshot.at(x, 1) == i + 1) head.store(*s.snapshot.at(x, 2));
+      if (*s.snapshot.at(x, 2) != -1 && *s.snapshot.at(x, 0) == n && *s.snapshot.at(x, 1) == i + 1)
+        head.store(*s.snapshot.at(x, 2));
   }
   if (prefill) head.store(*s.slot.at(n, 0));
 }
@@ -117,7 +128,8 @@ void zero_rows(const KdaArgs& a, int64_t begin, int64_t end) {
 void kda_reference(const Exec&, const KdaArgs& a, const KdaDesc& d, void*) {
   for (int64_t n = 0; n < a.seq.n_prefill + a.seq.n_decode; ++n) {
     if (a.seq.cu.data[n + 1] == a.seq.cu.data[n]) continue;
-    if (*a.seq.slot.at(n, 0) == -1) zero_rows(a, a.seq.cu.data[n], a.seq.cu.data[n + 1]);
+    if (*a.seq.slot.at(n, 0) == -1)
+      zero_rows(a, a.seq.cu.data[n], a.seq.cu.data[n + 1]);
     else
       for (int64_t h = 0; h < d.H; ++h) sequence(a, n, h);
   }

@@ -22,13 +22,14 @@ void check_boundaries(const View<const int32_t>& cu, int64_t T) {
   if (cu.data[0] != 0) fail(ErrorCode::invalid_argument, "state_scan: cu[0] is ", cu.data[0], ", expected 0");
   for (int64_t n = 1; n < cu.dim(0); ++n)
     if (cu.data[n] < cu.data[n - 1] || cu.data[n] > T)
-      fail(ErrorCode::invalid_argument, "state_scan: cu[", n, "] is ", cu.data[n], ", expected ", cu.data[n - 1], "..", T);
+      fail(ErrorCode::invalid_argument, "state_scan: cu[", n, "] is ", cu.data[n], ", expected ", cu.data[n - 1], "..",
+           T);
 }
 
 void check(const StateScanArgs& a) {
   if (a.k.shape.rank != 3 || a.u.shape.rank != 3)
-    fail(ErrorCode::invalid_argument, "state_scan: k and u: shapes ", to_string(a.k.shape), " and ", to_string(a.u.shape),
-         ", expected [T, H, K] and [T, H, V]");
+    fail(ErrorCode::invalid_argument, "state_scan: k and u: shapes ", to_string(a.k.shape), " and ",
+         to_string(a.u.shape), ", expected [T, H, K] and [T, H, V]");
   const int64_t T = a.k.dim(0), H = a.k.dim(1), K = a.k.dim(2), V = a.u.dim(2);
   check_boundaries(a.cu, T);
   const int64_t N = a.cu.dim(0) - 1;
@@ -47,7 +48,8 @@ void check(const StateScanArgs& a) {
 // One head of one sequence; s is its state [V][K].
 class Head {
  public:
-  Head(const StateScanArgs& a, int64_t h) : a_(a), h_(h), K_(a.k.dim(2)), V_(a.u.dim(2)), s_(static_cast<size_t>(K_ * V_)) {}
+  Head(const StateScanArgs& a, int64_t h)
+      : a_(a), h_(h), K_(a.k.dim(2)), V_(a.u.dim(2)), s_(static_cast<size_t>(K_ * V_)) {}
 
   void load(const float* from) { std::copy(from, from + K_ * V_, s_.begin()); }
   void store(float* to) const {
@@ -64,12 +66,14 @@ class Head {
         if (!a_.v_new.null()) a_.v_new.at(t, h_)[v] = static_cast<float>(x);
       }
     for (int64_t d = 0; d < K_; ++d) {
-      const double kept = a_.gk.null() ? power(scalar(end - 1)) : std::exp2(static_cast<double>(a_.gk.at(end - 1, h_)[d]));
+      const double kept =
+          a_.gk.null() ? power(scalar(end - 1)) : std::exp2(static_cast<double>(a_.gk.at(end - 1, h_)[d]));
       for (int64_t v = 0; v < V_; ++v) {
         double& s = s_[static_cast<size_t>(v * K_ + d)];
         s *= kept;
         for (int64_t t = begin; t < end; ++t)
-          s += power(scalar(end - 1) - scalar(t)) * a_.k.at(t, h_)[d] * changes[static_cast<size_t>((t - begin) * V_ + v)];
+          s += power(scalar(end - 1) - scalar(t)) * a_.k.at(t, h_)[d] *
+               changes[static_cast<size_t>((t - begin) * V_ + v)];
       }
     }
   }

@@ -1,10 +1,11 @@
-// The state scan of the chunk form alone, as other code bases expose it (chunk_gated_delta_rule_fwd_h): per sequence and head, over
-// chunks of 64 tokens counted from the sequence's first,
+// The state scan of the chunk form alone, as other code bases expose it (chunk_gated_delta_rule_fwd_h): per sequence
+// and head, over chunks of 64 tokens counted from the sequence's first,
 //   v_new = u - w h;   h <- decay h + k^T v_new          (h at the start of each chunk is an output)
-// with the decay of a whole chunk per key channel, 2^gk_last, or per head, e^g_last (2^g_last when the gate is base 2). gk and g
-// are cumulative inside their chunk. With g the rows of k are weighted here by e^(g_last - g); with gk the caller passes k already
-// weighted (kg). Without either the decay is 1. A reference: fp64 inside, CPU only. Letters: T tokens, N sequences, H heads,
-// K key width, V value width, NC chunks of all sequences together, sequence after sequence.
+// with the decay of a whole chunk per key channel, 2^gk_last, or per head, e^g_last (2^g_last when the gate is base 2).
+// gk and g are cumulative inside their chunk. With g the rows of k are weighted here by e^(g_last - g); with gk the
+// caller passes k already weighted (kg). Without either the decay is 1. A reference: fp64 inside, CPU only. Letters: T
+// tokens, N sequences, H heads, K key width, V value width, NC chunks of all sequences together, sequence after
+// sequence.
 #pragma once
 
 #include "kdelta/core/tensor.h"
@@ -14,10 +15,10 @@ namespace kdelta {
 enum class ScanGateBase : uint8_t { e, two };
 
 struct StateScanArgs {
-  View<const float> k, w;           // [T, H, K]
-  View<const float> u;              // [T, H, V]
-  View<const float> gk;             // [T, H, K] or null; base 2
-  View<const float> g;              // [T, H] or null; not together with gk
+  View<const float> k, w;  // [T, H, K]
+  View<const float> u;     // [T, H, V]
+  View<const float> gk;    // [T, H, K] or null; base 2
+  View<const float> g;     // [T, H] or null; not together with gk
   ScanGateBase g_base = ScanGateBase::e;
   View<const float> initial_state;  // [N, H, V, K] or null: zeros
   View<const int32_t> cu;           // [N+1], from 0, never decreasing, ending at or before T

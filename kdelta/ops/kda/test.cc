@@ -37,7 +37,8 @@ P part(TestExec& ex, const P& whole, const P* before, int64_t from, int64_t len)
 }
 
 TEST_P(Kda, AgreesWithTheOracleAtEverySizeOfKeyValueAndLength) {
-  const std::vector<int64_t> lengths = {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 79, 80, 81, 127, 128, 129, 130};
+  const std::vector<int64_t> lengths = {1,  2,  15, 16, 17, 31, 32,  33,  47,  48, 49,
+                                        63, 64, 65, 79, 80, 81, 127, 128, 129, 130};
   size_t next = 0;
   for (int64_t K : {16, 60, 64, 100, 128})
     for (int64_t V : {16, 37, 64, 100, 130}) {
@@ -62,16 +63,22 @@ TEST_P(Kda, GivesTheHandComputedVectorsOfBothGates) {
     KdaGate kind;
     double o2[2], s1[4], s2[4];  // states as [key, value]
   };
-  for (const Want& w : {Want{KdaGate::bounded, {-0.1050092, 0.1649814}, {0.3, 0.6, 0.4, 0.8},
+  for (const Want& w : {Want{KdaGate::bounded,
+                             {-0.1050092, 0.1649814},
+                             {0.3, 0.6, 0.4, 0.8},
                              {-0.1776709, 0.1749881, -0.1485055, 0.2333190}},
-                        Want{KdaGate::softplus, {-0.0650460, 0.2449077}, {0.3, 0.6, 0.4, 0.8},
+                        Want{KdaGate::softplus,
+                             {-0.0650460, 0.2449077},
+                             {0.3, 0.6, 0.4, 0.8},
                              {-0.1702902, 0.1897496, -0.0919890, 0.3463520}}}) {
     for (bool prefill : {true, false}) {
       const Row row{.len = 2, .fresh = 1};
       const Sizes z{.H = 1, .K = 2, .V = 2, .columns = 2};
       Problem<> p = prefill ? Problem<>(z, {row}) : Problem<>(z, {}, {row});
-      const float q[] = {1, 0, 0, 1}, k[] = {3, 4, 1, 1}, v[] = {1, 2, -1, 1}, g[] = {0.5f, -0.5f, 1, 0}, b[] = {0.5f, 0.25f};
-      for (int i = 0; i < 4; ++i) p.q[i] = to_bf16(q[i]), p.k[i] = to_bf16(k[i]), p.v[i] = to_bf16(v[i]), p.gate[i] = to_bf16(g[i]);
+      const float q[] = {1, 0, 0, 1}, k[] = {3, 4, 1, 1}, v[] = {1, 2, -1, 1}, g[] = {0.5f, -0.5f, 1, 0},
+                  b[] = {0.5f, 0.25f};
+      for (int i = 0; i < 4; ++i)
+        p.q[i] = to_bf16(q[i]), p.k[i] = to_bf16(k[i]), p.v[i] = to_bf16(v[i]), p.gate[i] = to_bf16(g[i]);
       for (int i = 0; i < 2; ++i) p.beta[i] = to_bf16(b[i]), p.dt_bias[i] = 0;
       p.a_log[0] = std::log(2.0f);
       p.beta_kind = KdaBeta::preprocessed;
@@ -92,7 +99,8 @@ template <class P>
 void cut_on_the_grid(TestExec& ex) {
   const P whole({.H = 2, .K = 128, .V = 64}, {Row{.len = 200, .fresh = 1}});
   const auto all = part<P>(ex, whole, nullptr, 0, 200);
-  for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{64, 200}, {128, 200}, {192, 200}, {64, 128, 192, 200}}) {
+  for (const std::vector<int64_t>& cuts :
+       {std::vector<int64_t>{64, 200}, {128, 200}, {192, 200}, {64, 128, 192, 200}}) {
     std::optional<P> before;
     int64_t at = 0;
     for (int64_t cut : cuts) {
@@ -148,7 +156,8 @@ TEST_P(Kda, NoRowDependsOnALaterTokenByABit) {
 
 TEST_P(Kda, CompanyAndThreadsChangeNoBitOfARow) {
   const Sizes z{.H = 3, .K = 64, .V = 130, .columns = 3};
-  Problem<> all(z, {Row{.len = 70}, Row{.len = 0}, Row{.len = 33, .fresh = 1}}, {Row{.len = 1}, Row{.len = 3, .accepted = 2}});
+  Problem<> all(z, {Row{.len = 70}, Row{.len = 0}, Row{.len = 33, .fresh = 1}},
+                {Row{.len = 1}, Row{.len = 3, .accepted = 2}});
   const Problem<> before = all;
   all.run(ex);
   for (int threads : {1, 5})
@@ -191,7 +200,8 @@ void verify_equals_steps(TestExec& ex, int64_t len) {
     single.run(ex);
     EXPECT_TRUE(same_out(single, 0, next, 0, 1));
     EXPECT_TRUE(same_slot(single, 1, next, 1));
-    for (int64_t c = 1; c < len; ++c) EXPECT_TRUE(same_slot(next, 1 + c, verify, 1 + c)) << "a single step wrote column " << c;
+    for (int64_t c = 1; c < len; ++c)
+      EXPECT_TRUE(same_slot(next, 1 + c, verify, 1 + c)) << "a single step wrote column " << c;
   }
 }
 
@@ -220,7 +230,8 @@ TEST_P(Kda, SnapshotsHoldTheBitsOfAShorterPrefill) {
     const Sizes z{.H = 2, .K = K, .V = 70, .slots = 12};
     Problem<> p(z, {Row{.len = 150, .slots = {1}}, Row{.len = 20, .slots = {2}, .fresh = 1}});
     const Problem<> before = p;
-    const int32_t table[][3] = {{0, 1, 3}, {0, 64, 4}, {0, 70, 5}, {0, 80, 6}, {0, 150, 7}, {1, 16, 8}, {1, 19, 9}, {9, 9, -1}};
+    const int32_t table[][3] = {{0, 1, 3},   {0, 64, 4}, {0, 70, 5}, {0, 80, 6},
+                                {0, 150, 7}, {1, 16, 8}, {1, 19, 9}, {9, 9, -1}};
     p.snapshot.emplace(Shape{8, 3});
     for (int64_t i = 0; i < 24; ++i) (*p.snapshot)[i] = table[i / 3][i % 3];
     p.run(ex);
@@ -271,7 +282,8 @@ TEST_P(Kda, EmptySequencesKeepTheirStateAndTheirNeighbours) {
 
 TEST_P(Kda, APaddedRowTouchesNoSlotAndItsOutputIsZero) {
   for (const std::vector<int32_t>& slots : {std::vector<int32_t>{2, -1}, {-1, -1}, {-1, 3}}) {
-    Problem<> p({.H = 2, .K = 16, .V = 16, .slots = 4}, {}, {Row{.len = 1, .slots = {slots[0]}}, Row{.len = 1, .slots = {slots[1]}}});
+    Problem<> p({.H = 2, .K = 16, .V = 16, .slots = 4}, {},
+                {Row{.len = 1, .slots = {slots[0]}}, Row{.len = 1, .slots = {slots[1]}}});
     const Problem<> before = p;
     p.run(ex);
     for (int32_t s = 0; s < 4; ++s)
@@ -329,7 +341,8 @@ TEST_P(Kda, StridedViewsHaveTheBitsOfDenseOnes) {
   a.state.data = pool.data();
   a.state.stride[0] = slot_stride;
   ASSERT_LE(slots * slot_stride, pool.size());
-  for (int64_t s = 0; s < slots; ++s) std::memcpy(pool.data() + s * slot_stride, dense.slot_data(s), dense.slot_bytes());
+  for (int64_t s = 0; s < slots; ++s)
+    std::memcpy(pool.data() + s * slot_stride, dense.slot_data(s), dense.slot_bytes());
   dense.run(ex);
   kda(ex, a);
   for (int64_t t = 0; t < T; ++t)
@@ -342,14 +355,16 @@ TEST_P(Kda, StridedViewsHaveTheBitsOfDenseOnes) {
     EXPECT_EQ(std::memcmp(pool.data() + s * slot_stride, dense.slot_data(s), dense.slot_bytes()), 0) << "slot " << s;
 }
 
-// Token and slot strides past 2^31 elements in memory that is reserved, not used: a 32-bit product would land elsewhere.
+// Token and slot strides past 2^31 elements in memory that is reserved, not used: a 32-bit product would land
+// elsewhere.
 TEST_P(Kda, OffsetsPast32BitsReachTheirTokensAndSlots) {
   const Sizes z{.H = 1, .K = 16, .V = 16, .tail = 0};
   Problem<> p(z, {Row{.len = 3}});
   KdaArgs far = p.args();
   constexpr int64_t kToken = (int64_t{1} << 31) + 64, kSlot = (int64_t{1} << 31) + 128;
   test::SparseMemory q(3 * kToken * 2), state(2 * kSlot * 4);
-  for (int64_t t = 0; t < 3; ++t) std::memcpy(q.data() + t * kToken * 2, &p.q[t * z.K], static_cast<size_t>(z.K) * sizeof(bf16));
+  for (int64_t t = 0; t < 3; ++t)
+    std::memcpy(q.data() + t * kToken * 2, &p.q[t * z.K], static_cast<size_t>(z.K) * sizeof(bf16));
   std::memcpy(state.data() + kSlot * 4, p.slot_data(1), p.slot_bytes());
   far.q.data = q.data();
   far.q.stride[0] = kToken;
@@ -430,12 +445,17 @@ TEST(KdaRefuses, WrongArgumentsByName) {
   EXPECT_EQ(with([](KdaArgs& a) { a.lower_bound = -5.5f; }), "kda: lower_bound: -5.5, expected in [-5, 0)");
   EXPECT_THAT(with([](KdaArgs& a) { a.lower_bound = NAN; }), HasSubstr("kda: lower_bound"));
   EXPECT_THAT(with([](KdaArgs& a) { a.scale = INFINITY; }), HasSubstr("kda: scale"));
-  EXPECT_THAT(with([](KdaArgs& a) { a.v.shape.dim[1] = 4; }), HasSubstr("kda: v: shape [8, 4, 24], expected [8, 2, 24]"));
-  EXPECT_THAT(with([](KdaArgs& a) { a.q.dtype = a.k.dtype = a.v.dtype = a.out.dtype = DType::f16; }), HasSubstr("kda: q: dtype F16"));
+  EXPECT_THAT(with([](KdaArgs& a) { a.v.shape.dim[1] = 4; }),
+              HasSubstr("kda: v: shape [8, 4, 24], expected [8, 2, 24]"));
+  EXPECT_THAT(with([](KdaArgs& a) { a.q.dtype = a.k.dtype = a.v.dtype = a.out.dtype = DType::f16; }),
+              HasSubstr("kda: q: dtype F16"));
   EXPECT_THAT(with([](KdaArgs& a) { a.k.dtype = DType::f32; }), HasSubstr("kda: k: dtype F32"));
   EXPECT_THAT(with([](KdaArgs& a) { a.out.dtype = DType::f32; }), HasSubstr("kda: out: dtype F32"));
   EXPECT_THAT(with([](KdaArgs& a) { a.gate.stride[2] = 2; }), HasSubstr("kda: gate: stride 2"));
-  EXPECT_THAT(with([](KdaArgs& a) { a.dt_bias.shape = Shape{2, 15}; }), HasSubstr("kda: dt_bias: shape [2, 15], expected [2, 16]"));
+  EXPECT_THAT(with([](KdaArgs& a) {
+                a.dt_bias.shape = Shape{2, 15};
+              }),
+              HasSubstr("kda: dt_bias: shape [2, 15], expected [2, 16]"));
   EXPECT_THAT(with([](KdaArgs& a) { a.a_log.shape = Shape{1}; }), HasSubstr("kda: a_log"));
   EXPECT_THAT(with([](KdaArgs& a) { a.state.shape.dim[2] = 16; }), HasSubstr("kda: state: shape"));
   EXPECT_THAT(with([](KdaArgs& a) { a.state.dtype = DType::f16; }), HasSubstr("kda: state: dtype F16"));

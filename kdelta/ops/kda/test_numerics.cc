@@ -1,4 +1,5 @@
-// Errors against the fp64 oracle: the table of the design on its five input families, and the inputs of public bug reports.
+// Errors against the fp64 oracle: the table of the design on its five input families, and the inputs of public bug
+// reports.
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,7 +24,9 @@ class KdaNumerics : public test::VariantTest {
 KDELTA_INSTANTIATE_VARIANTS(KdaNumerics, kda_variants());
 
 // The raw bounded gate (dt_bias and a_log zero) that gives log decay g.
-float raw_gate(double g) { return static_cast<float>(-std::log(-5.0 / g - 1)); }
+float raw_gate(double g) {
+  return static_cast<float>(-std::log(-5.0 / g - 1));
+}
 
 template <class P>
 void plain_gate(P& p) {
@@ -52,7 +55,8 @@ void slow_gates(P& p) {
   plain_gate(p);
   test::Rng rng(9);
   std::uniform_real_distribution<double> exponent(-4, -2);
-  for (int64_t i = 0; i < p.covered() * p.z.H * p.z.K; ++i) p.gate[i] = from_float<In>(raw_gate(-std::pow(10, exponent(rng))));
+  for (int64_t i = 0; i < p.covered() * p.z.H * p.z.K; ++i)
+    p.gate[i] = from_float<In>(raw_gate(-std::pow(10, exponent(rng))));
 }
 
 // Keys whose pairwise cosine is mix^2: mix times one direction of the head, the rest random.
@@ -64,13 +68,14 @@ void correlated_keys(P& p, double mix) {
   std::vector<double> common(static_cast<size_t>(p.z.H * p.z.K));
   for (double& c : common) c = normal(rng);
   for (int64_t i = 0; i < p.covered() * p.z.H * p.z.K; ++i)
-    p.k[i] = from_float<In>(static_cast<float>(mix * common[static_cast<size_t>(i) % common.size()] + std::sqrt(1 - mix * mix) * normal(rng)));
+    p.k[i] = from_float<In>(static_cast<float>(mix * common[static_cast<size_t>(i) % common.size()] +
+                                               std::sqrt(1 - mix * mix) * normal(rng)));
 }
 
 struct Family {
   const char* name;
-  double mix;   // correlation of the keys; 0: random
-  float beta;   // 0: random, raw
+  double mix;  // correlation of the keys; 0: random
+  float beta;  // 0: random, raw
   bool slow;
   double any_out, any_state, precise_out, precise_state;  // both rows of the table
 };
@@ -195,8 +200,8 @@ TEST_P(KdaNumerics, AFreshOrAnUnsymmetricStateIsCarriedIntoEveryChunk) {
       }
 }
 
-void gate_case(TestExec& ex, const std::string& variant, KdaGate kind, const std::function<float(int64_t, int64_t)>& raw,
-               const std::string& what) {
+void gate_case(TestExec& ex, const std::string& variant, KdaGate kind,
+               const std::function<float(int64_t, int64_t)>& raw, const std::string& what) {
   Problem<> p({.H = 1, .K = 128, .V = 128}, {Row{.len = 64}});
   plain_gate(p);
   p.gate_kind = kind;
@@ -215,20 +220,32 @@ TEST_P(KdaNumerics, EveryGateFromNoneToFullForgetIsExact) {
   const auto softplus_raw = [](double g) { return static_cast<float>(g < -30 ? -g : std::log(std::expm1(-g))); };
   for (double g : {-0.1, -1.0, -1.3, -1.5, -2.5, -4.99, -5.0}) {
     const float raw = g == -5.0 ? 60.0f : raw_gate(g);
-    gate_case(ex, GetParam(), KdaGate::bounded, [&](int64_t, int64_t) { return raw; }, str("bounded ", g));
+    gate_case(
+        ex, GetParam(), KdaGate::bounded, [&](int64_t, int64_t) { return raw; }, str("bounded ", g));
   }
   for (double g : {-0.1, -5.0, -20.0, -88.0, -104.0})
-    gate_case(ex, GetParam(), KdaGate::softplus, [&](int64_t, int64_t) { return softplus_raw(g); }, str("softplus ", g));
+    gate_case(
+        ex, GetParam(), KdaGate::softplus, [&](int64_t, int64_t) { return softplus_raw(g); }, str("softplus ", g));
   const float full = INFINITY, none = -INFINITY;
-  gate_case(ex, GetParam(), KdaGate::softplus, [&](int64_t, int64_t) { return full; }, "full forget");
-  gate_case(ex, GetParam(), KdaGate::softplus, [&](int64_t, int64_t) { return none; }, "no decay");
-  gate_case(ex, GetParam(), KdaGate::bounded, [&](int64_t, int64_t) { return none; }, "no decay, bounded");
+  gate_case(
+      ex, GetParam(), KdaGate::softplus, [&](int64_t, int64_t) { return full; }, "full forget");
+  gate_case(
+      ex, GetParam(), KdaGate::softplus, [&](int64_t, int64_t) { return none; }, "no decay");
+  gate_case(
+      ex, GetParam(), KdaGate::bounded, [&](int64_t, int64_t) { return none; }, "no decay, bounded");
   for (KdaGate kind : {KdaGate::bounded, KdaGate::softplus}) {
-    gate_case(ex, GetParam(), kind, [&](int64_t, int64_t d) { return d == 7 ? full : none; }, "one channel forgets");
-    gate_case(ex, GetParam(), kind, [&](int64_t, int64_t d) { return d == 7 ? none : full; }, "one channel keeps");
-    gate_case(ex, GetParam(), kind, [&](int64_t t, int64_t) { return t == 0 ? none : full; }, "all but the first token forget");
-    gate_case(ex, GetParam(), kind, [&](int64_t t, int64_t d) { return (t + d) % 3 == 0 ? full : none; }, "mixed");
-    gate_case(ex, GetParam(), kind, [&](int64_t t, int64_t d) { return static_cast<float>((t * 37 + d * 11) % 29 - 14); }, "wide");
+    gate_case(
+        ex, GetParam(), kind, [&](int64_t, int64_t d) { return d == 7 ? full : none; }, "one channel forgets");
+    gate_case(
+        ex, GetParam(), kind, [&](int64_t, int64_t d) { return d == 7 ? none : full; }, "one channel keeps");
+    gate_case(
+        ex, GetParam(), kind, [&](int64_t t, int64_t) { return t == 0 ? none : full; },
+        "all but the first token forget");
+    gate_case(
+        ex, GetParam(), kind, [&](int64_t t, int64_t d) { return (t + d) % 3 == 0 ? full : none; }, "mixed");
+    gate_case(
+        ex, GetParam(), kind, [&](int64_t t, int64_t d) { return static_cast<float>((t * 37 + d * 11) % 29 - 14); },
+        "wide");
   }
 }
 
@@ -253,7 +270,8 @@ TEST_P(KdaNumerics, RepeatedKeysOfAnyNumberStayFiniteAndExact) {
     }
     p.run(ex);
     const bool precise = !test::is_cheap(GetParam());
-    if (!precise && T > 512) {  // one rounding of one key, 16384 times the same way: finite is all that bf16 can promise
+    if (!precise &&
+        T > 512) {  // one rounding of one key, 16384 times the same way: finite is all that bf16 can promise
       for (double s : p.state_of(1)) ASSERT_TRUE(std::isfinite(s));
       continue;
     }
@@ -339,7 +357,8 @@ TEST_P(KdaNumerics, OddWidthsReadNothingBehindTheirRows) {
         dense.run(ex);
         kda(ex, a);
         EXPECT_TRUE(same_bits(p.out, dense.out)) << K << " " << T << " " << around;
-        EXPECT_EQ(std::memcmp(p.slot_data(1), dense.slot_data(1), 2 * p.slot_bytes()), 0) << K << " " << T << " " << around;
+        EXPECT_EQ(std::memcmp(p.slot_data(1), dense.slot_data(1), 2 * p.slot_bytes()), 0)
+            << K << " " << T << " " << around;
       }
 }
 

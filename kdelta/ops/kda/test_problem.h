@@ -1,5 +1,5 @@
-// A call of kda with all its memory, and an fp64 oracle of its own: the matrix form S <- (I - b k k^T) diag(a) S + b k v^T on
-// S [K, V], the papers' layout, so that it shares neither code nor index order with the op.
+// A call of kda with all its memory, and an fp64 oracle of its own: the matrix form S <- (I - b k k^T) diag(a) S + b k
+// v^T on S [K, V], the papers' layout, so that it shares neither code nor index order with the op.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ struct Row {
 
 struct Sizes {
   int64_t H = 2, K = 32, V = 32;
-  int64_t tail = 3;       // rows of T that belong to nobody
-  int64_t slots = 0;      // 0: as many as the rows need, and two more
+  int64_t tail = 3;   // rows of T that belong to nobody
+  int64_t slots = 0;  // 0: as many as the rows need, and two more
   int64_t columns = 1;
 };
 
@@ -48,10 +48,23 @@ class Problem {
   float lower_bound = -5.0f;
 
   Problem(const Sizes& sizes, std::vector<Row> prefill, std::vector<Row> decode = {}, uint64_t seed = 1)
-      : z(complete(sizes, prefill, decode)), rows(join(prefill, decode, z.columns)), n_prefill(static_cast<int64_t>(prefill.size())),
-        T(total(rows) + z.tail), q({T, z.H, z.K}), k({T, z.H, z.K}), v({T, z.H, z.V}), gate({T, z.H, z.K}), beta({T, z.H}),
-        out({T, z.H, z.V}), a_log({z.H}), dt_bias({z.H, z.K}), state({z.slots, z.H, z.V, z.K}), cu({n() + 1}),
-        slot({n(), z.columns}), accepted({n()}), fresh({n()}) {
+      : z(complete(sizes, prefill, decode)),
+        rows(join(prefill, decode, z.columns)),
+        n_prefill(static_cast<int64_t>(prefill.size())),
+        T(total(rows) + z.tail),
+        q({T, z.H, z.K}),
+        k({T, z.H, z.K}),
+        v({T, z.H, z.V}),
+        gate({T, z.H, z.K}),
+        beta({T, z.H}),
+        out({T, z.H, z.V}),
+        a_log({z.H}),
+        dt_bias({z.H, z.K}),
+        state({z.slots, z.H, z.V, z.K}),
+        cu({n() + 1}),
+        slot({n(), z.columns}),
+        accepted({n()}),
+        fresh({n()}) {
     Rng rng(seed);
     fill_normal(q, rng);
     fill_normal(k, rng);
@@ -92,18 +105,33 @@ class Problem {
     copy(beta, other.beta, z.H);
     std::memcpy(a_log.data(), other.a_log.data(), static_cast<size_t>(z.H) * sizeof(float));
     std::memcpy(dt_bias.data(), other.dt_bias.data(), static_cast<size_t>(z.H * z.K) * sizeof(float));
-    gate_kind = other.gate_kind, beta_kind = other.beta_kind, norm_kind = other.norm_kind, lower_bound = other.lower_bound;
+    gate_kind = other.gate_kind, beta_kind = other.beta_kind, norm_kind = other.norm_kind,
+    lower_bound = other.lower_bound;
   }
   void copy_slot(const Problem& other, int64_t from, int64_t to) {
     std::memcpy(slot_data(to), other.slot_data(from), slot_bytes());
   }
 
   KdaArgs args() {
-    KdaArgs a{.q = q.view(), .k = k.view(), .v = v.view(), .gate = gate.view(), .beta = beta.view(), .a_log = a_log,
-              .dt_bias = dt_bias, .gate_kind = gate_kind, .lower_bound = lower_bound, .beta_kind = beta_kind,
-              .norm_kind = norm_kind, .scale = scale()};
-    a.seq = {.cu = cu, .slot = slot, .accepted = accepted, .fresh = fresh, .n_prefill = static_cast<int>(n_prefill),
-             .n_decode = static_cast<int>(n() - n_prefill), .max_len = T};
+    KdaArgs a{.q = q.view(),
+              .k = k.view(),
+              .v = v.view(),
+              .gate = gate.view(),
+              .beta = beta.view(),
+              .a_log = a_log,
+              .dt_bias = dt_bias,
+              .gate_kind = gate_kind,
+              .lower_bound = lower_bound,
+              .beta_kind = beta_kind,
+              .norm_kind = norm_kind,
+              .scale = scale()};
+    a.seq = {.cu = cu,
+             .slot = slot,
+             .accepted = accepted,
+             .fresh = fresh,
+             .n_prefill = static_cast<int>(n_prefill),
+             .n_decode = static_cast<int>(n() - n_prefill),
+             .max_len = T};
     if (snapshot) a.seq.snapshot = *snapshot;
     a.state = state.view();
     a.out = out.view();
@@ -148,7 +176,8 @@ class Problem {
   State zero_state() const { return State(static_cast<size_t>(z.H * z.K * z.V)); }
   double log_decay(int64_t t, int64_t h, int64_t d) const {
     const double A = std::exp(static_cast<double>(a_log[h]));
-    const double x = static_cast<double>(to_float(gate[(t * z.H + h) * z.K + d])) + static_cast<double>(dt_bias[h * z.K + d]);
+    const double x =
+        static_cast<double>(to_float(gate[(t * z.H + h) * z.K + d])) + static_cast<double>(dt_bias[h * z.K + d]);
     if (gate_kind == KdaGate::bounded) return lower_bound / (1 + std::exp(-A * x));
     return x > 30 ? -A * x : -A * std::log1p(std::exp(x));
   }
@@ -195,7 +224,8 @@ class Problem {
     std::vector<double> read(static_cast<size_t>(z.V));
     for (int64_t d = 0; d < z.K; ++d) {
       const double a = std::exp(log_decay(t, h, d));
-      for (int64_t e = 0; e < z.V; ++e) read[static_cast<size_t>(e)] += kn[static_cast<size_t>(d)] * (s[d * z.V + e] *= a);
+      for (int64_t e = 0; e < z.V; ++e)
+        read[static_cast<size_t>(e)] += kn[static_cast<size_t>(d)] * (s[d * z.V + e] *= a);
     }
     for (int64_t e = 0; e < z.V; ++e) o[e] = 0;
     for (int64_t d = 0; d < z.K; ++d)
@@ -224,12 +254,22 @@ class SparseMemory {
   void* data_;
 };
 
-// What a variant may lose against the oracle, by design.md 4: the recurrences only round, chunk forms have the precise bars, those
-// on plain bf16 operands the bars of every variant.
-inline bool is_chunk(const std::string& variant) { return variant.starts_with("chunk"); }
-inline bool is_cheap(const std::string& variant) { return is_chunk(variant) && variant.ends_with("_bf16"); }
-inline bool takes_f32(const std::string& variant) { return !is_chunk(variant); }
-inline double out_bound(const std::string& v) { return is_cheap(v) ? 4.4e-3 : is_chunk(v) ? 3.5e-3 : 1.8e-3; }
-inline double state_bound(const std::string& v) { return is_cheap(v) ? 3.2e-3 : is_chunk(v) ? 1e-3 : 1e-6; }
+// What a variant may lose against the oracle, by design.md 4: the recurrences only round, chunk forms have the precise
+// bars, those on plain bf16 operands the bars of every variant.
+inline bool is_chunk(const std::string& variant) {
+  return variant.starts_with("chunk");
+}
+inline bool is_cheap(const std::string& variant) {
+  return is_chunk(variant) && variant.ends_with("_bf16");
+}
+inline bool takes_f32(const std::string& variant) {
+  return !is_chunk(variant);
+}
+inline double out_bound(const std::string& v) {
+  return is_cheap(v) ? 4.4e-3 : is_chunk(v) ? 3.5e-3 : 1.8e-3;
+}
+inline double state_bound(const std::string& v) {
+  return is_cheap(v) ? 3.2e-3 : is_chunk(v) ? 1e-3 : 1e-6;
+}
 
 }  // namespace kdelta::test

@@ -1,4 +1,5 @@
-// The compiled kernels of kda, for choose(), tests and benchmarks. A row serves prefill and decode sequences of one call alike.
+// The compiled kernels of kda, for choose(), tests and benchmarks. A row serves prefill and decode sequences of one
+// call alike.
 #pragma once
 
 #include "kdelta/ops/common/op.h"
