@@ -1,4 +1,5 @@
 #include "kdelta/ops/mla/test_scene.h"
+#include "tests/support/sparse.h"
 
 namespace kdelta {
 namespace {
@@ -45,6 +46,22 @@ TEST(MlaAppend, StoresEveryTokenAtItsPositionAndTouchesNothingElse) {
     expect_stored<float>(threads);
     expect_stored<bf16>(threads);
   }
+}
+
+TEST(MlaAppend, APagePast32BitsOfElementsIsStoredThere) {
+  TestExec ex;
+  constexpr int32_t kFar = 1 << 26;
+  MlaScene<bf16> scene({}, {{15, 2}}, 1);
+  Step<bf16> step(scene, scene.width());
+  test::Sparse<bf16> cache((int64_t{kFar} + 2) * 16 * 40);
+  scene.pages[0] = kFar;
+  scene.pages[1] = kFar + 1;
+  Guarded<bf16> unused(scene.cache.shape());
+  MlaAppendArgs a = append_args(scene, step, unused);
+  a.cache = AnyView(cache.data(), DType::bf16, {kFar + 2, 16, 40});
+  mla_append(ex, a);
+  for (int64_t i = 0; i < 2; ++i)
+    EXPECT_EQ(std::memcmp(cache.data() + (int64_t{kFar} * 16 + 15 + i) * 40, scene.latent(0, 15 + i), 80), 0) << i;
 }
 
 TEST(MlaAppendRefuses, WrongArgumentsByNameBeforeAnythingIsWritten) {

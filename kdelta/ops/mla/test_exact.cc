@@ -1,5 +1,6 @@
 // Equal bits: what a token gets depends on its own past alone.
 #include "kdelta/ops/mla/test_scene.h"
+#include "tests/support/sparse.h"
 
 namespace kdelta {
 namespace {
@@ -133,6 +134,31 @@ TEST_P(MlaExact, AShardOfTheHeadsGetsTheirBits) {
     mla(ex_, a);
     for (int64_t t = 0; t < 5; ++t)
       EXPECT_EQ(std::memcmp(&out[t * 6 * 16], &scene.out[(t * 12 + 6) * 16], 6 * 16 * 2), 0) << t;
+  }
+}
+
+TEST_P(MlaExact, ACacheAndQueriesPast32BitsOfElementsGiveTheBitsOfNearOnes) {
+  // A6: page 2^26 of 16 rows of 40 elements lies 2^35 elements in; rows of q and out are 2^32 elements apart.
+  constexpr int64_t kFar = int64_t{1} << 26, kStride = (int64_t{1} << 32) + 8;
+  for (int prefill : {0, 1}) {
+    MlaScene<bf16> scene({}, {{20, 3}}, prefill);
+    mla(ex_, scene.args());
+    const int64_t page = scene.s.page * scene.width(), row = 2 * 24;
+    test::Sparse<bf16> cache((kFar + 3) * page), q(3 * kStride), out(3 * kStride);
+    Guarded<int32_t> pages = scene.pages;
+    for (int64_t p = 0; p < 2; ++p) {
+      pages[p] = static_cast<int32_t>(kFar + p);
+      std::copy_n(scene.cache.data() + scene.pages[p] * page, page, cache.data() + pages[p] * page);
+    }
+    for (int64_t t = 0; t < 3; ++t) std::copy_n(&scene.q[t * row], row, q.data() + t * kStride);
+    MlaArgs a = scene.args();
+    a.q = AnyConstView(q.data(), DType::bf16, {3, 2, 24}, Strides{kStride, 24, 1});
+    a.out = AnyView(out.data(), DType::bf16, {3, 2, 16}, Strides{kStride, 16, 1});
+    a.cache = AnyConstView(cache.data(), DType::bf16, {kFar + 3, 16, 40});
+    a.seq.pages = pages;
+    mla(ex_, a);
+    for (int64_t t = 0; t < 3; ++t)
+      EXPECT_EQ(std::memcmp(out.data() + t * kStride, &scene.out[t * 32], 32 * sizeof(bf16)), 0) << t;
   }
 }
 

@@ -1,6 +1,6 @@
 // Weighted sum of the chosen experts' outputs:  out[t] = sum_i weight[t, i] * y[position[t, i]]  (+ addend[t])
 // Summed in the order i = 0..k-1 in fp32, rounded once. Letters: T tokens, k choices, P pairs in expert order, D width.
-// position -1 (a row that is not live) contributes nothing: such rows are zeros (plus nothing: addend is not read).
+// position -1 contributes nothing. A row of nothing but -1 is not live: zeros, its addend is not read.
 #pragma once
 
 #include "kdelta/core/exec.h"
@@ -15,6 +15,7 @@ struct MoeCombineArgs {
   AnyView out;                   // [T, D] f32 or bf16
 };
 
+// Throws Error(invalid_argument) naming the argument; on the CPU also for a position outside -1..P-1, before anything is written.
 void moe_combine(const Exec& ex, const MoeCombineArgs& args);
 
 Cost moe_combine_cost(const MoeCombineArgs& args);

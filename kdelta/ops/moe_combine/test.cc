@@ -6,6 +6,7 @@
 
 #include "kdelta/ops/moe_combine/variants.h"
 #include "tests/support/op_test.h"
+#include "tests/support/sparse.h"
 
 namespace kdelta {
 namespace {
@@ -184,6 +185,21 @@ TEST_P(MoeCombine, StridedRowsEqualDenseOnesAndTheGapIsNeitherReadNorWritten) {
     EXPECT_EQ(std::memcmp(&wide_out[t * 61], &c.out[t * 50], 50 * sizeof(float)), 0);
     for (int64_t d = 50; d < 61; ++d) EXPECT_TRUE(std::isnan(wide_out[t * 61 + d]));
   }
+}
+
+TEST_P(MoeCombine, RowsPast32BitsOfElementsAreFound) {
+  TestExec ex;
+  ex.force("moe_combine", GetParam());
+  Call<bf16, float> c(1, 2, 50);
+  moe_combine(ex, c.args());
+  const Guarded<float> want = c.out;
+  constexpr int64_t kStride = (int64_t{1} << 32) + 7;
+  test::Sparse<bf16> y(2 * kStride);
+  for (int64_t p = 0; p < 2; ++p) std::memcpy(y.data() + p * kStride, &c.y[p * 50], 50 * sizeof(bf16));
+  MoeCombineArgs a = c.args();
+  a.y = AnyConstView(y.data(), DType::bf16, {2, 50}, Strides{kStride, 1});
+  moe_combine(ex, a);
+  EXPECT_TRUE(same_bits(c.out, want));
 }
 
 TEST_P(MoeCombine, NoRowsIsLegal) {

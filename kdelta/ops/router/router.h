@@ -12,7 +12,7 @@ namespace kdelta {
 struct RouterArgs {
   View<const float> logits;      // [T, E]
   View<const float> bias;        // [E]
-  int64_t k = 0;                 // 1..E, of output rows
+  int64_t k = 0;                 // 1..experts of the kept groups
   int64_t groups = 1;            // E % groups == 0; a group's score is the sum of its two largest t
   int64_t topk_groups = 1;       // groups kept, 1..groups; experts of the others are excluded (when groups > topk_groups)
   bool renormalize = true;

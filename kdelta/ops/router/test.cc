@@ -7,6 +7,7 @@
 
 #include "kdelta/ops/router/variants.h"
 #include "tests/support/op_test.h"
+#include "tests/support/sparse.h"
 
 namespace kdelta {
 namespace {
@@ -293,6 +294,21 @@ TEST_P(Router, StridedLogitsEqualDenseOnes) {
   router(ex, a);
   EXPECT_TRUE(same_bits(dense.weight, strided.weight));
   EXPECT_TRUE(same_bits(dense.expert, strided.expert));
+}
+
+TEST_P(Router, RowsPast32BitsOfElementsAreFound) {
+  TestExec ex;
+  ex.force("router", GetParam());
+  Call near({.T = 2, .E = 30, .k = 3}), far({.T = 2, .E = 30, .k = 3});
+  constexpr int64_t kStride = (int64_t{1} << 32) + 5;
+  test::Sparse<float> logits(2 * kStride);
+  for (int64_t t = 0; t < 2; ++t) std::copy_n(near.logits.data() + t * 30, 30, logits.data() + t * kStride);
+  router(ex, near.args());
+  RouterArgs a = far.args();
+  a.logits = View<const float>(logits.data(), {2, 30}, {kStride, 1});
+  router(ex, a);
+  EXPECT_TRUE(same_bits(near.expert, far.expert));
+  EXPECT_TRUE(same_bits(near.weight, far.weight));
 }
 
 TEST(RouterRefuses, WrongArgumentsByNameBeforeAnythingIsWritten) {

@@ -45,7 +45,7 @@ struct TokenLogprob {
 struct SampleResult {
   int32_t token = -1;                // -1: no usable logit (all NaN or -infinity, or a NaN among the logits): the request must end
   float logprob = 0;                 // when top_logprobs >= 0
-  std::vector<TokenLogprob> top;     // best first
+  std::vector<TokenLogprob> top;     // best first; tokens of probability 0 are left out
 };
 
 struct SampleArgs {

@@ -7,6 +7,7 @@
 #include "kdelta/ops/sample/philox.h"
 #include "kdelta/ops/sample/variants.h"
 #include "tests/support/op_test.h"
+#include "tests/support/sparse.h"
 
 namespace kdelta::test {
 int64_t allocations();  // of the whole program so far; test_allocations.cc
@@ -310,6 +311,17 @@ TEST_P(Sample, ADrawDependsNeitherOnItsNeighboursNorOnTheOrderOfTheRowsNorOnTheT
   }
   EXPECT_EQ(std::memcmp(before.data(), c.logits.data(), before.size() * sizeof(float)), 0)
       << "logits are never written";
+}
+
+TEST_P(Sample, RowsPast32BitsOfElementsAreFound) {
+  constexpr int64_t kStride = (int64_t{1} << 32) + 3;
+  test::Sparse<float> logits(2 * kStride);
+  logits.data()[kStride + 5] = 1;
+  const std::vector<SampleRow> rows(2, kGreedy);
+  std::vector<SampleResult> results(2);
+  sample(ex_, {.logits = View<const float>(logits.data(), {2, 9}, {kStride, 1}), .rows = rows, .results = results});
+  EXPECT_EQ(results[0].token, 0);
+  EXPECT_EQ(results[1].token, 5);
 }
 
 TEST_P(Sample, StaleResultsAreReplaced) {
