@@ -26,6 +26,7 @@ void print_text(const Engine& engine, const InspectOptions& o) {
   const MemoryReport& m = engine.memory();
   fmt::print("\nmemory plan ({} tokens, {} sequences at most, activations {}, {})\n", engine.max_length(), o.load.max_sequences, o.load.dtype,
              engine.device_summary());
+  fmt::print("  {:<32} {:>12}\n", "program and tokenizer", size(m.program));
   fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n", "weights, mapped", size(m.weights_mapped), "weights, converted", size(m.weights_converted));
   fmt::print("  {:<32} {:>12}  ({} each)\n", "recurrent and convolution slots", size(m.slots), size(m.slot_bytes));
   fmt::print("  {:<32} {:>12}  ({} per token)\n", "latent pages", size(m.pages), size(m.token_bytes));
@@ -50,8 +51,8 @@ void print_json(const Engine& engine, const InspectOptions& o) {
   for (size_t i = 0; i < info.fields.size(); ++i)
     fmt::print("{}{}:{}", i == 0 ? "" : ",", quoted(info.fields[i].first), quoted(info.fields[i].second));
   fmt::print("}},\"parameters\":{},\"tensors\":{},\"files\":{},\"bytes\":{}", info.parameters, info.tensors, info.files, info.bytes);
-  fmt::print(",\"memory\":{{\"weights_mapped\":{},\"weights_converted\":{},\"slots\":{},\"pages\":{},\"scratch\":{},\"logits\":{},\"batch\":{},\"slot_bytes\":{},\"token_bytes\":{},\"total\":{}}}",
-             m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch, m.slot_bytes, m.token_bytes, m.total());
+  fmt::print(",\"memory\":{{\"program\":{},\"weights_mapped\":{},\"weights_converted\":{},\"slots\":{},\"pages\":{},\"scratch\":{},\"logits\":{},\"batch\":{},\"slot_bytes\":{},\"token_bytes\":{},\"total\":{}}}",
+             m.program, m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch, m.slot_bytes, m.token_bytes, m.total());
   fmt::print(",\"groups\":[");
   for (size_t i = 0; i < info.groups.size(); ++i)
     fmt::print("{}{{\"name\":{},\"dtype\":{},\"tensors\":{},\"bytes\":{}}}", i == 0 ? "" : ",", quoted(info.groups[i].name),

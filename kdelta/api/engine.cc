@@ -7,6 +7,7 @@
 #include "kdelta/api/engine_impl.h"
 #include "kdelta/api/inspect.h"
 #include "kdelta/core/check.h"
+#include "kdelta/core/cpu/memory.h"
 #include "kdelta/io/json_reader.h"
 #include "kdelta/io/prefault.h"
 
@@ -56,8 +57,9 @@ std::vector<int32_t> find_end_ids(const std::string& directory, const ModelConfi
   return ids;
 }
 
-MemoryReport memory_report(const LoadedModel& model, const runtime::MemoryPlan& p, const runtime::EngineConfig& c) {
-  return {.weights_mapped = model.report.mapped_bytes,
+MemoryReport memory_report(const LoadedModel& model, const runtime::MemoryPlan& p, const runtime::EngineConfig& c, int64_t program) {
+  return {.program = program,
+          .weights_mapped = model.report.mapped_bytes,
           .weights_converted = model.report.converted_bytes,
           .slots = p.slots,
           .pages = p.pages,
@@ -93,20 +95,21 @@ Engine Engine::load(const LoadOptions& options) {
   if (options.dummy_weights && options.headers_only)
     fail(ErrorCode::invalid_argument, "dummy_weights and headers_only exclude each other");
   const LoadFormat format = options.headers_only ? LoadFormat::headers : options.dummy_weights ? LoadFormat::dummy : LoadFormat::checkpoint;
+  try {
+    e->tokenizer = Tokenizer::load(options.model);
+  } catch (const Error& problem) {
+    e->tokenizer_problem = problem.what();
+  }
+  const int64_t program = resident_bytes() + program_file_bytes();
   e->model = load_model(options.model, format);
   e->info = describe_model(e->model);
   e->config = engine_config(options, e->model.config);
-  try {
-    e->tokenizer = Tokenizer::load(options.model);
-    if (e->tokenizer->vocab_size() > e->model.config.vocab_size)
-      fail(ErrorCode::bad_file, options.model, ": the tokenizer has ", e->tokenizer->vocab_size(), " tokens, the model ",
-           e->model.config.vocab_size);
-  } catch (const Error& problem) {
+  if (e->tokenizer && e->tokenizer->vocab_size() > e->model.config.vocab_size) {
+    e->tokenizer_problem = str(options.model, ": the tokenizer has ", e->tokenizer->vocab_size(), " tokens, the model ", e->model.config.vocab_size);
     e->tokenizer.reset();
-    e->tokenizer_problem = problem.what();
   }
   e->end_ids = find_end_ids(options.model, e->model.config, e->tokenizer);
-  e->memory = memory_report(e->model, runtime::plan_memory(*e->model.model, e->config), e->config);
+  e->memory = memory_report(e->model, runtime::plan_memory(*e->model.model, e->config), e->config, program);
   if (!options.headers_only) {
     if (e->model.checkpoint) prefault(*e->model.checkpoint, options.progress);
     e->engine = std::make_unique<runtime::Engine>(*e->model.model, e->config);

@@ -22,6 +22,8 @@ int cuda_device_count();
 std::string cuda_device_summary();
 
 // Raw memory of one device. allocate throws Error(out_of_memory) naming the size; contents are undefined.
+// device_bytes says what that takes in fact, for memory plans.
+int64_t device_bytes(Device device, int64_t bytes);
 void* device_allocate(Device device, int64_t bytes);
 void device_free(Device device, void* data) noexcept;
 

@@ -97,11 +97,11 @@ MemoryPlan plan_memory(const Model& model, const EngineConfig& config) {
   MemoryPlan p;
   p.slot_bytes = StatePool::slot_bytes(specs);
   p.page_bytes = StatePool::page_bytes(specs);
-  p.slots = (config.max_sequences + 1) * p.slot_bytes;
-  p.pages = (cache_pages(config) + 1) * p.page_bytes;
-  p.scratch = std::max(walk_step(model, config, false, nullptr), walk_step(model, config, true, nullptr));
-  p.logits = capacity.logit_rows * model.config().vocab_size * 4;
-  p.batch = BatchBuilder::bytes(capacity);
+  p.slots = StatePool::total_bytes(Device{}, specs, StateKind::slot, config.max_sequences);
+  p.pages = StatePool::total_bytes(Device{}, specs, StateKind::page, cache_pages(config));
+  p.scratch = device_bytes(Device{}, std::max(walk_step(model, config, false, nullptr), walk_step(model, config, true, nullptr)));
+  p.logits = device_bytes(Device{}, capacity.logit_rows * model.config().vocab_size * 4);
+  p.batch = device_bytes(Device{}, BatchBuilder::bytes(capacity));
   return p;
 }
 

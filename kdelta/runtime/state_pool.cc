@@ -55,6 +55,14 @@ StatePool::StatePool(Device device, const std::vector<std::vector<StateSpec>>& l
 int64_t StatePool::slot_bytes(const std::vector<std::vector<StateSpec>>& layers) { return bytes_of(layers, StateKind::slot); }
 int64_t StatePool::page_bytes(const std::vector<std::vector<StateSpec>>& layers) { return bytes_of(layers, StateKind::page); }
 
+int64_t StatePool::total_bytes(Device device, const std::vector<std::vector<StateSpec>>& layers, StateKind kind, int64_t count) {
+  int64_t bytes = 0;
+  for (const auto& layer : layers)
+    for (const StateSpec& s : layer)
+      if (s.kind == kind) bytes += device_bytes(device, (count + 1) * s.bytes());
+  return bytes;
+}
+
 int32_t StatePool::take_slot() { return take(free_slots_, "state slot"); }
 int32_t StatePool::take_page() { return take(free_pages_, "page"); }
 

@@ -20,6 +20,9 @@ class StatePool {
   static int64_t slot_bytes(const std::vector<std::vector<StateSpec>>& layers);  // of one slot, all layers
   static int64_t page_bytes(const std::vector<std::vector<StateSpec>>& layers);  // of one page, all layers
 
+  // What all buffers of a kind take for that many slots or pages that can be handed out, rounding of the allocator included.
+  static int64_t total_bytes(Device device, const std::vector<std::vector<StateSpec>>& layers, StateKind kind, int64_t count);
+
   std::span<const std::vector<AnyView>> views() const { return views_; }
 
   int64_t free_slots() const { return static_cast<int64_t>(free_slots_.size()); }

@@ -23,6 +23,11 @@ std::string cuda_device_summary() {
   return str(p.name, ", compute capability ", p.major, ".", p.minor, ", ", p.totalGlobalMem >> 30, " GiB");
 }
 
+int64_t device_bytes(Device device, int64_t bytes) {
+  if (device.kind == DeviceKind::cpu) return cpu_rounded(bytes);
+  return (bytes + 511) / 512 * 512;  // cudaMalloc's granularity at the least
+}
+
 void* device_allocate(Device device, int64_t bytes) {
   if (device.kind == DeviceKind::cpu) return cpu_allocate(bytes);
   if (bytes == 0) return nullptr;
