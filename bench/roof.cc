@@ -16,7 +16,9 @@ using Clock = std::chrono::steady_clock;
 typedef float Vec __attribute__((vector_size(16), aligned(16)));
 constexpr int64_t kLine = 64;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // Sums `streams` equal parts of [p, p + bytes) side by side. The sum is returned so that no load can be dropped.
 template <int kStreams>
@@ -54,12 +56,18 @@ float update_streams(char* p, int64_t bytes, int prefetch) {
 float walk_part(RoofKind kind, char* p, int64_t bytes, int streams, int prefetch) {
   const bool read = kind == RoofKind::read;
   switch (streams) {
-    case 1: return read ? read_streams<1>(p, bytes, prefetch) : update_streams<1>(p, bytes, prefetch);
-    case 2: return read ? read_streams<2>(p, bytes, prefetch) : update_streams<2>(p, bytes, prefetch);
-    case 4: return read ? read_streams<4>(p, bytes, prefetch) : update_streams<4>(p, bytes, prefetch);
-    case 8: return read ? read_streams<8>(p, bytes, prefetch) : update_streams<8>(p, bytes, prefetch);
-    case 16: return read ? read_streams<16>(p, bytes, prefetch) : update_streams<16>(p, bytes, prefetch);
-    default: KDELTA_UNREACHABLE("streams", streams);
+    case 1:
+      return read ? read_streams<1>(p, bytes, prefetch) : update_streams<1>(p, bytes, prefetch);
+    case 2:
+      return read ? read_streams<2>(p, bytes, prefetch) : update_streams<2>(p, bytes, prefetch);
+    case 4:
+      return read ? read_streams<4>(p, bytes, prefetch) : update_streams<4>(p, bytes, prefetch);
+    case 8:
+      return read ? read_streams<8>(p, bytes, prefetch) : update_streams<8>(p, bytes, prefetch);
+    case 16:
+      return read ? read_streams<16>(p, bytes, prefetch) : update_streams<16>(p, bytes, prefetch);
+    default:
+      KDELTA_UNREACHABLE("streams", streams);
   }
 }
 
@@ -72,8 +80,8 @@ double (*rate_kernel(RoofKind kind))(int64_t) {
   return fma_rounds<simd::Portable>;
 }
 
-// flop/s of all threads. Rounds are handed out in small pieces, so that a thread that lost its core for a while does not hide
-// what the others did.
+// flop/s of all threads. Rounds are handed out in small pieces, so that a thread that lost its core for a while does
+// not hide what the others did.
 double rate(ThreadPool& team, RoofKind kind, double seconds) {
   auto* kernel = rate_kernel(kind);
   constexpr int64_t kRounds = 20000;
@@ -90,11 +98,16 @@ double rate(ThreadPool& team, RoofKind kind, double seconds) {
 
 const char* to_string(RoofKind kind) {
   switch (kind) {
-    case RoofKind::read: return "read";
-    case RoofKind::update: return "update";
-    case RoofKind::fma_f32: return "fma_f32";
-    case RoofKind::dot_bf16: return "dot_bf16";
-    case RoofKind::tile_bf16: return "tile_bf16";
+    case RoofKind::read:
+      return "read";
+    case RoofKind::update:
+      return "update";
+    case RoofKind::fma_f32:
+      return "fma_f32";
+    case RoofKind::dot_bf16:
+      return "dot_bf16";
+    case RoofKind::tile_bf16:
+      return "tile_bf16";
   }
   KDELTA_UNREACHABLE("roof kind", kind);
 }

@@ -1,5 +1,5 @@
-// What this machine can do at most, measured in the same run as the kernels that are compared with it. All threads of the team
-// work at once. Every number is the best seen so far: other work on the machine can only lower it.
+// What this machine can do at most, measured in the same run as the kernels that are compared with it. All threads of
+// the team work at once. Every number is the best seen so far: other work on the machine can only lower it.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ class RoofMeter {
  public:
   explicit RoofMeter(ThreadPool& team) : team_(team) {}
 
-  // One measurement of some 50 ms. The first one of a bandwidth also finds the best number of streams and prefetch distance.
+  // One measurement of some 50 ms. The first one of a bandwidth also finds the best number of streams and prefetch
+  // distance.
   double sample(const Roof& roof);
   // The best sample so far, measured now if there is none.
   double best(const Roof& roof);

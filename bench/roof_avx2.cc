@@ -3,6 +3,8 @@
 
 namespace kdelta::bench {
 
-double fma_rounds_avx2(int64_t rounds) { return fma_rounds<simd::Avx2>(rounds); }
+double fma_rounds_avx2(int64_t rounds) {
+  return fma_rounds<simd::Avx2>(rounds);
+}
 
 }  // namespace kdelta::bench

@@ -3,6 +3,8 @@
 
 namespace kdelta::bench {
 
-double fma_rounds_avx512(int64_t rounds) { return fma_rounds<simd::Avx512>(rounds); }
+double fma_rounds_avx512(int64_t rounds) {
+  return fma_rounds<simd::Avx512>(rounds);
+}
 
 }  // namespace kdelta::bench

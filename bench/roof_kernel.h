@@ -1,4 +1,5 @@
-// A register-only multiply-add loop over any V of simd.h: 12 independent chains cover the latency of every current core.
+// A register-only multiply-add loop over any V of simd.h: 12 independent chains cover the latency of every current
+// core.
 #pragma once
 
 #include "kdelta/ops/common/cpu/simd.h"

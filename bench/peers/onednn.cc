@@ -1,5 +1,5 @@
-// oneDNN's bf16 matmul as a peer of linear: the same shapes in the same run. "file" takes the weights as they lie in a checkpoint,
-// "packed" lets oneDNN choose a layout once, outside the timing (a second copy that linear does not keep).
+// oneDNN's bf16 matmul as a peer of linear: the same shapes in the same run. "file" takes the weights as they lie in a
+// checkpoint, "packed" lets oneDNN choose a layout once, outside the timing (a second copy that linear does not keep).
 #include <dnnl.hpp>
 
 #include <memory>
@@ -41,9 +41,13 @@ struct Matmul {
 
 void add_peer(int64_t T, int64_t N, int64_t K, bool packed) {
   const Matrix w = dense_matrix(nullptr, DType::bf16, N, K);
-  const Cost cost = linear_cost({.x = AnyConstView(nullptr, DType::bf16, {T, K}), .w = w, .out = AnyView(nullptr, DType::bf16, {T, N})});
-  bench::add({.op = "linear", .variant = packed ? "onednn_packed" : "onednn_file",
-              .shape = str("T=", T, " N=", N, " K=", K, " x BF16 w BF16"), .cost = cost, .roof = {bench::RoofKind::tile_bf16},
+  const Cost cost = linear_cost(
+      {.x = AnyConstView(nullptr, DType::bf16, {T, K}), .w = w, .out = AnyView(nullptr, DType::bf16, {T, N})});
+  bench::add({.op = "linear",
+              .variant = packed ? "onednn_packed" : "onednn_file",
+              .shape = str("T=", T, " N=", N, " K=", K, " x BF16 w BF16"),
+              .cost = cost,
+              .roof = {bench::RoofKind::tile_bf16},
               .make = [=] {
                 auto matmul = std::make_shared<Matmul>(T, N, K, packed);
                 return [=] { matmul->run(); };

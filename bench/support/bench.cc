@@ -25,11 +25,19 @@ Session*& session() {
   return current;
 }
 
-Registration::Registration(void (*f)()) { registrations().push_back(f); }
+Registration::Registration(void (*f)()) {
+  registrations().push_back(f);
+}
 
-const Exec& exec() { return session()->exec(); }
-const Exec& exec_with(const std::string& op, const std::string& variant) { return session()->exec_with(op, variant); }
-void add(Case c) { session()->add(std::move(c)); }
+const Exec& exec() {
+  return session()->exec();
+}
+const Exec& exec_with(const std::string& op, const std::string& variant) {
+  return session()->exec_with(op, variant);
+}
+void add(Case c) {
+  session()->add(std::move(c));
+}
 
 // Words 0x3c00 to 0x3f7b and their negatives: bf16 numbers, and neither byte is an FP8 NaN or infinity.
 void fill(void* data, int64_t bytes) {
@@ -46,8 +54,7 @@ void fill_scales(uint8_t* data, int64_t count) {
   for (int64_t i = 0; i < count; ++i) data[i] = static_cast<uint8_t>(118 + next_random(s) % 8);
 }
 
-Session::Session(int threads, IsaLevel isa)
-    : team_(threads), arena_(Device{}, int64_t{2} << 30), roofs_(team_) {
+Session::Session(int threads, IsaLevel isa) : team_(threads), arena_(Device{}, int64_t{2} << 30), roofs_(team_) {
   options_.isa = isa;
   exec_.scratch = &arena_;
   exec_.threads = &team_;
@@ -67,17 +74,20 @@ const Exec& Session::exec_with(const std::string& op, const std::string& variant
 void Session::add(Case c) {
   const std::string name = c.op + "/" + c.variant + "/" + c.shape;
   KDELTA_CHECK(cases_.emplace(name, std::move(c)).second, "two cases are called ", name);
-  benchmark::RegisterBenchmark(name.c_str(), [this, name](benchmark::State& state) {
-    const Case& here = cases_.at(name);
-    if (made_name_ != name) {
-      made_ = nullptr;  // the old data goes first
-      made_ = here.make();
-      made_name_ = name;
-    }
-    made_();  // touches pages and fills caches as a second call would find them
-    state.counters["roof"] = roofs_.sample(here.roof);
-    for (auto _ : state) made_();
-  })->UseRealTime()->Unit(benchmark::kMicrosecond);
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [this, name](benchmark::State& state) {
+                                 const Case& here = cases_.at(name);
+                                 if (made_name_ != name) {
+                                   made_ = nullptr;  // the old data goes first
+                                   made_ = here.make();
+                                   made_name_ = name;
+                                 }
+                                 made_();  // touches pages and fills caches as a second call would find them
+                                 state.counters["roof"] = roofs_.sample(here.roof);
+                                 for (auto _ : state) made_();
+                               })
+      ->UseRealTime()
+      ->Unit(benchmark::kMicrosecond);
 }
 
 void Session::register_cases() {

@@ -1,5 +1,6 @@
-// How an op's bench.cc states its measurements. Each repetition takes a sample of the case's roof and then times the op, so both
-// see the same machine; the report gives median, spread and best over the repetitions and the percentage of the roof.
+// How an op's bench.cc states its measurements. Each repetition takes a sample of the case's roof and then times the
+// op, so both see the same machine; the report gives median, spread and best over the repetitions and the percentage of
+// the roof.
 #pragma once
 
 #include <functional>
@@ -37,7 +38,8 @@ std::vector<std::string> fast_variants(const Rows& rows) {
   return names;
 }
 
-// Pseudo-random bits that are finite under every weight dtype but f32: bf16 values of magnitude 2^-7 to 1, finite FP8 codes.
+// Pseudo-random bits that are finite under every weight dtype but f32: bf16 values of magnitude 2^-7 to 1, finite FP8
+// codes.
 void fill(void* data, int64_t bytes);
 // MX scale bytes near one.
 void fill_scales(uint8_t* data, int64_t count);
@@ -49,7 +51,7 @@ struct Registration {
 
 }  // namespace kdelta::bench
 
-#define KDELTA_BENCH(name)                                                \
-  static void kdelta_bench_##name();                                      \
+#define KDELTA_BENCH(name)                                                                    \
+  static void kdelta_bench_##name();                                                          \
   static const ::kdelta::bench::Registration kdelta_registration_##name(kdelta_bench_##name); \
   static void kdelta_bench_##name()

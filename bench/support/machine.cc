@@ -37,8 +37,10 @@ std::string slug(const std::string& text) {
   std::string out;
   for (char c : text) {
     const auto u = static_cast<unsigned char>(c);
-    if (std::isalnum(u) != 0) out += static_cast<char>(std::tolower(u));
-    else if (!out.empty() && out.back() != '-') out += '-';
+    if (std::isalnum(u) != 0)
+      out += static_cast<char>(std::tolower(u));
+    else if (!out.empty() && out.back() != '-')
+      out += '-';
   }
   while (!out.empty() && out.back() == '-') out.pop_back();
   return out;
@@ -54,8 +56,10 @@ Machine this_machine() {
   m.isa = to_string(detect_isa());
   m.cpus = available_cpus();
   m.commit = output_of("git rev-parse --short=12 HEAD 2>/dev/null");
-  if (m.commit.empty()) m.commit = "unknown";
-  else if (!output_of("git status --porcelain -uno 2>/dev/null").empty()) m.commit += "+changes";
+  if (m.commit.empty())
+    m.commit = "unknown";
+  else if (!output_of("git status --porcelain -uno 2>/dev/null").empty())
+    m.commit += "+changes";
   const std::time_t now = std::time(nullptr);
   char date[16];
   std::strftime(date, sizeof(date), "%Y-%m-%d", std::gmtime(&now));

@@ -29,12 +29,18 @@ Flags take_flags(int& argc, char** argv) {
     f.command += " " + arg;
     const size_t eq = arg.find('=');
     const std::string key = arg.substr(0, eq), value = eq == std::string::npos ? "" : arg.substr(eq + 1);
-    if (key == "--threads") f.threads = std::stoi(value);
-    else if (key == "--isa") f.isa = kdelta::parse_isa(value);
-    else if (key == "--topic") f.topic = value;
-    else if (key == "--results") f.results = value;
-    else if (key == "--roofs") f.roofs = true;
-    else argv[kept++] = argv[i];
+    if (key == "--threads")
+      f.threads = std::stoi(value);
+    else if (key == "--isa")
+      f.isa = kdelta::parse_isa(value);
+    else if (key == "--topic")
+      f.topic = value;
+    else if (key == "--results")
+      f.results = value;
+    else if (key == "--roofs")
+      f.roofs = true;
+    else
+      argv[kept++] = argv[i];
   }
   argc = kept;
   return f;
@@ -44,8 +50,8 @@ void print_roofs(RoofMeter& meter) {
   for (RoofKind kind : {RoofKind::read, RoofKind::update, RoofKind::fma_f32, RoofKind::dot_bf16, RoofKind::tile_bf16}) {
     const Roof roof{.kind = kind};
     for (int i = 0; i < 5; ++i) meter.sample(roof);
-    std::printf("%-10s %9.1f G%s  %s\n", to_string(kind), meter.best(roof) * 1e-9, roof.is_bandwidth() ? "B/s" : "FLOP/s",
-                meter.how(roof).c_str());
+    std::printf("%-10s %9.1f G%s  %s\n", to_string(kind), meter.best(roof) * 1e-9,
+                roof.is_bandwidth() ? "B/s" : "FLOP/s", meter.how(roof).c_str());
   }
 }
 
@@ -74,7 +80,8 @@ int run(int argc, char** argv) {
     benchmark::RunSpecifiedBenchmarks(&report);
   }
   if (!flags.topic.empty())
-    std::printf("written: %s\n", write_results(session_here, report, flags.results, flags.topic, flags.command).c_str());
+    std::printf("written: %s\n",
+                write_results(session_here, report, flags.results, flags.topic, flags.command).c_str());
   return 0;
 }
 

@@ -1,4 +1,5 @@
-// The fp32 kernel of grouped_linear over any V of simd.h: the panels of all experts that have tokens, handed out to the team.
+// The fp32 kernel of grouped_linear over any V of simd.h: the panels of all experts that have tokens, handed out to the
+// team.
 #pragma once
 
 #include "kdelta/ops/common/cpu/dot.h"
@@ -9,7 +10,9 @@
 namespace kdelta {
 
 // Bytes of the list of active experts, rounded to whole cache lines.
-KDELTA_INLINE int64_t expert_list_bytes(int64_t E) { return (E * static_cast<int64_t>(sizeof(int32_t)) + 63) / 64 * 64; }
+KDELTA_INLINE int64_t expert_list_bytes(int64_t E) {
+  return (E * static_cast<int64_t>(sizeof(int32_t)) + 63) / 64 * 64;
+}
 
 // Expert e over the pairs [first, first + count).
 KDELTA_INLINE Projection pair_projection(const GroupedLinearArgs& a, int64_t e, int64_t first, int64_t count) {

@@ -1,5 +1,5 @@
-// grouped_linear on AMX tiles, for any Tiles with the members of AmxTiles. Per wave (tile_plan.h): the team packs the tokens, then the
-// panels of all segments are handed out.
+// grouped_linear on AMX tiles, for any Tiles with the members of AmxTiles. Per wave (tile_plan.h): the team packs the
+// tokens, then the panels of all segments are handed out.
 #pragma once
 
 #include "kdelta/ops/common/cpu/dot_amx.h"
@@ -31,8 +31,8 @@ KDELTA_INLINE int64_t fill_wave(TokenSegment* segments, int64_t begin, int64_t c
 }
 
 template <class Tiles>
-void multiply_wave(const Exec& ex, const GroupedLinearArgs& a, const TokenSegment* segments, int64_t count, uint8_t* packed,
-                   uint8_t* threads) {
+void multiply_wave(const Exec& ex, const GroupedLinearArgs& a, const TokenSegment* segments, int64_t count,
+                   uint8_t* packed, uint8_t* threads) {
   const int64_t K = a.x.dim(1), panels = panel_count(a.w[0].rows);
   auto pack = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

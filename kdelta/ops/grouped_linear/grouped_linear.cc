@@ -46,24 +46,30 @@ void check_contents(const GroupedLinearArgs& a) {
   if (begin[0] != 0) fail(ErrorCode::invalid_argument, "grouped_linear: expert_begin[0]: ", begin[0], ", expected 0");
   for (int64_t e = 0; e < E; ++e)
     if (begin[e + 1] < begin[e])
-      fail(ErrorCode::invalid_argument, "grouped_linear: expert_begin[", e + 1, "]: ", begin[e + 1], ", expected >= ", begin[e]);
+      fail(ErrorCode::invalid_argument, "grouped_linear: expert_begin[", e + 1, "]: ", begin[e + 1],
+           ", expected >= ", begin[e]);
   if (begin[E] > a.out.dim(0))
-    fail(ErrorCode::invalid_argument, "grouped_linear: expert_begin[", E, "]: ", begin[E], ", expected <= ", a.out.dim(0));
+    fail(ErrorCode::invalid_argument, "grouped_linear: expert_begin[", E, "]: ", begin[E],
+         ", expected <= ", a.out.dim(0));
   for (int64_t p = 0; p < begin[E] && !a.row.null(); ++p)
     if (a.row.data[p] < 0 || a.row.data[p] >= a.x.dim(0))
-      fail(ErrorCode::invalid_argument, "grouped_linear: row[", p, "]: ", a.row.data[p], ", expected 0 to ", a.x.dim(0) - 1);
+      fail(ErrorCode::invalid_argument, "grouped_linear: row[", p, "]: ", a.row.data[p], ", expected 0 to ",
+           a.x.dim(0) - 1);
 }
 
 // Pairs that no expert serves.
 void zero_rest(const GroupedLinearArgs& a) {
   const int64_t element = dtype_bytes(a.out.dtype);
   for (int64_t p = a.expert_begin.data[a.w.size()]; p < a.out.dim(0); ++p)
-    std::memset(static_cast<char*>(a.out.data) + p * a.out.stride[0] * element, 0, static_cast<size_t>(a.out.dim(1) * element));
+    std::memset(static_cast<char*>(a.out.data) + p * a.out.stride[0] * element, 0,
+                static_cast<size_t>(a.out.dim(1) * element));
 }
 
 }  // namespace
 
-std::span<const GroupedLinearVariant> grouped_linear_variants() { return kVariants; }
+std::span<const GroupedLinearVariant> grouped_linear_variants() {
+  return kVariants;
+}
 
 const char* grouped_linear_refuse_f32(const GroupedLinearDesc& d) {
   if (d.x != DType::bf16) return "x is f32: products and sums stay fp32";
@@ -82,7 +88,8 @@ int64_t grouped_linear_tile_scratch(const GroupedLinearDesc& d) {
 }
 
 Cost grouped_linear_cost(const GroupedLinearArgs& a) {
-  const auto P = static_cast<double>(a.out.dim(0)), K = static_cast<double>(a.x.dim(1)), N = static_cast<double>(a.out.dim(1));
+  const auto P = static_cast<double>(a.out.dim(0)), K = static_cast<double>(a.x.dim(1)),
+             N = static_cast<double>(a.out.dim(1));
   const double experts = std::min(P, static_cast<double>(a.w.size()));
   return {.bytes = experts * static_cast<double>(a.w[0].bytes()) + P * K * static_cast<double>(dtype_bytes(a.x.dtype)) +
                    P * N * static_cast<double>(dtype_bytes(a.out.dtype)),
@@ -92,8 +99,9 @@ Cost grouped_linear_cost(const GroupedLinearArgs& a) {
 void grouped_linear(const Exec& ex, const GroupedLinearArgs& args) {
   check(args);
   const Matrix& w = args.w[0];
-  const GroupedLinearDesc desc{target_of(ex),   args.x.dtype, w.dtype, args.out.dtype, args.out.dim(0),
-                               static_cast<int64_t>(args.w.size()), w.cols, w.rows};
+  const GroupedLinearDesc desc{target_of(ex),  args.x.dtype,    w.dtype,
+                               args.out.dtype, args.out.dim(0), static_cast<int64_t>(args.w.size()),
+                               w.cols,         w.rows};
   if (ex.device.kind == DeviceKind::cpu && !ex.planning) {
     check_contents(args);
     zero_rest(args);

@@ -1,7 +1,7 @@
 // One projection per expert over the token rows routed to it:
 //   out[p, n] = sum_k x[row[p], k] * w[e][n, k]   for p in [expert_begin[e], expert_begin[e+1])
-// Letters: P routed (token, choice) pairs sorted by expert, E experts, K inputs, N outputs. Numerics and exactness as in linear.h:
-// the bits of a pair's output do not depend on which other pairs share its expert.
+// Letters: P routed (token, choice) pairs sorted by expert, E experts, K inputs, N outputs. Numerics and exactness as
+// in linear.h: the bits of a pair's output do not depend on which other pairs share its expert.
 #pragma once
 
 #include <span>
@@ -12,16 +12,18 @@
 namespace kdelta {
 
 struct GroupedLinearArgs {
-  AnyConstView x;                     // [R, K] f32 or bf16, row stride free
-  View<const int32_t> row;            // [P] row of x per pair, or null: row p (then R = P)
-  View<const int32_t> expert_begin;   // [E+1] ascending, [0] = 0, [E] <= P; pairs past [E] get zeros
-  std::span<const Matrix> w;          // E matrices [N, K] of one dtype, host array
-  AnyView out;                        // [P, N] f32 or bf16, row stride free; may not overlap x
+  AnyConstView x;                    // [R, K] f32 or bf16, row stride free
+  View<const int32_t> row;           // [P] row of x per pair, or null: row p (then R = P)
+  View<const int32_t> expert_begin;  // [E+1] ascending, [0] = 0, [E] <= P; pairs past [E] get zeros
+  std::span<const Matrix> w;         // E matrices [N, K] of one dtype, host array
+  AnyView out;                       // [P, N] f32 or bf16, row stride free; may not overlap x
 };
 
-Cost grouped_linear_cost(const GroupedLinearArgs& args);  // counts P * N * K products and, at most, min(P, E) experts' weights
+Cost grouped_linear_cost(
+    const GroupedLinearArgs& args);  // counts P * N * K products and, at most, min(P, E) experts' weights
 
-// Throws Error(invalid_argument) on wrong shapes, dtypes, mixed expert shapes, E = 0, or (CPU) boundaries or rows out of range.
+// Throws Error(invalid_argument) on wrong shapes, dtypes, mixed expert shapes, E = 0, or (CPU) boundaries or rows out
+// of range.
 void grouped_linear(const Exec& ex, const GroupedLinearArgs& args);
 
 }  // namespace kdelta

@@ -22,8 +22,10 @@ class GroupedLinear : public test::VariantTest {
   bool serves(DType x, DType w) const {
     for (const GroupedLinearVariant& row : grouped_linear_variants())
       if (row.name == GetParam())
-        return refusal(row, GroupedLinearDesc{
-                                .target = {.isa = detect_isa()}, .x = x, .w = w, .out = x, .P = 1, .E = 1, .K = 32, .N = 1}) ==
+        return refusal(
+                   row,
+                   GroupedLinearDesc{
+                       .target = {.isa = detect_isa()}, .x = x, .w = w, .out = x, .P = 1, .E = 1, .K = 32, .N = 1}) ==
                nullptr;
     return false;
   }
@@ -34,8 +36,15 @@ KDELTA_INSTANTIATE_VARIANTS(GroupedLinear, grouped_linear_variants());
 template <class In>
 struct Case {
   Case(DType dtype, const std::vector<int32_t>& counts, int64_t n, int64_t k, int64_t extra_pairs)
-      : N(n), K(k), pairs(std::accumulate(counts.begin(), counts.end(), 0)), R(pairs + 3), P(pairs + extra_pairs), x({R, K}),
-        out({P, N}), row({P}), begin({static_cast<int64_t>(counts.size()) + 1}) {
+      : N(n),
+        K(k),
+        pairs(std::accumulate(counts.begin(), counts.end(), 0)),
+        R(pairs + 3),
+        P(pairs + extra_pairs),
+        x({R, K}),
+        out({P, N}),
+        row({P}),
+        begin({static_cast<int64_t>(counts.size()) + 1}) {
     test::Rng rng(static_cast<uint64_t>(n * 31 + k));
     fill_normal(x, rng);
     begin[0] = 0;
@@ -59,7 +68,8 @@ struct Case {
 
 // Every pair against linear() of its own row with its expert's matrix: same kernel, same bits.
 template <class In>
-void expect_equal_to_linear(const std::string& variant, DType wtype, const std::vector<int32_t>& counts, int64_t N, int64_t K) {
+void expect_equal_to_linear(const std::string& variant, DType wtype, const std::vector<int32_t>& counts, int64_t N,
+                            int64_t K) {
   SCOPED_TRACE(str(dtype_name(wtype), " E ", counts.size(), " N ", N, " K ", K));
   Case<In> c(wtype, counts, N, K, 2);
   Guarded<In> alone({1, N});
@@ -74,7 +84,8 @@ void expect_equal_to_linear(const std::string& variant, DType wtype, const std::
         linear(ex, {.x = AnyConstView(c.x.view()).rows(c.row[p], 1), .w = c.w[e], .out = alone.view()});
         ASSERT_EQ(std::memcmp(alone.data(), &c.out[p * N], static_cast<size_t>(N) * sizeof(In)), 0) << "pair " << p;
       }
-    for (int64_t i = c.pairs * N; i < c.P * N; ++i) ASSERT_EQ(to_float(c.out[i]), 0.0f) << "a pair past the last expert";
+    for (int64_t i = c.pairs * N; i < c.P * N; ++i)
+      ASSERT_EQ(to_float(c.out[i]), 0.0f) << "a pair past the last expert";
   }
 }
 
@@ -149,9 +160,12 @@ TEST(GroupedLinearRefuses, WrongArgumentsByName) {
   };
   EXPECT_EQ(with([&](GroupedLinearArgs&) {}), "no error");
   EXPECT_EQ(with([&](GroupedLinearArgs& a) { a.w = {}; }), "grouped_linear: w: no experts");
-  EXPECT_EQ(with([&](GroupedLinearArgs& a) { a.w = a.w.first(2); }), "grouped_linear: expert_begin: shape [4], expected [3]");
-  EXPECT_EQ(with([&](GroupedLinearArgs& a) { a.x = a.x.columns(0, 32); }), "grouped_linear: w[0]: shape [18, 64], expected [18, 32]");
-  EXPECT_EQ(with([&](GroupedLinearArgs& a) { a.out = a.out.columns(0, 17); }), "grouped_linear: out: shape [6, 17], expected [6, 18]");
+  EXPECT_EQ(with([&](GroupedLinearArgs& a) { a.w = a.w.first(2); }),
+            "grouped_linear: expert_begin: shape [4], expected [3]");
+  EXPECT_EQ(with([&](GroupedLinearArgs& a) { a.x = a.x.columns(0, 32); }),
+            "grouped_linear: w[0]: shape [18, 64], expected [18, 32]");
+  EXPECT_EQ(with([&](GroupedLinearArgs& a) { a.out = a.out.columns(0, 17); }),
+            "grouped_linear: out: shape [6, 17], expected [6, 18]");
   EXPECT_EQ(with([&](GroupedLinearArgs& a) { a.row = {}; }), "grouped_linear: x: shape [8, 64], expected [6, 64]");
   c.w[1].rows = 17;
   EXPECT_EQ(with([&](GroupedLinearArgs&) {}), "grouped_linear: w[1]: shape [17, 64], expected [18, 64]");

@@ -1,5 +1,5 @@
-// How grouped_linear on AMX cuts its pairs: segments of at most 1,024 pairs of one expert, packed and multiplied in waves whose packed
-// tokens fit a bounded buffer.
+// How grouped_linear on AMX cuts its pairs: segments of at most 1,024 pairs of one expert, packed and multiplied in
+// waves whose packed tokens fit a bounded buffer.
 #pragma once
 
 #include "kdelta/ops/common/cpu/amx_sizes.h"
@@ -11,7 +11,9 @@ struct TokenSegment {
   int64_t offset;  // bytes into the packed tokens of the wave
 };
 
-KDELTA_INLINE int64_t segment_capacity(int64_t P, int64_t E) { return (P < E ? P : E) + P / kTileTokens + 1; }
+KDELTA_INLINE int64_t segment_capacity(int64_t P, int64_t E) {
+  return (P < E ? P : E) + P / kTileTokens + 1;
+}
 
 // Packing at most doubles the pairs (17 of them take two blocks of 16); a wave holds 32 MB or one segment.
 KDELTA_INLINE int64_t wave_bytes(int64_t P, int64_t K) {

@@ -1,4 +1,5 @@
-// The compiled kernels of grouped_linear, for choose(), tests and benchmarks. No choice looks at P: exactness would be lost.
+// The compiled kernels of grouped_linear, for choose(), tests and benchmarks. No choice looks at P: exactness would be
+// lost.
 #pragma once
 
 #include "kdelta/ops/common/op.h"

@@ -9,15 +9,18 @@ struct Data {
   int64_t next = 0;
 };
 
-// Decode: one token against matrices that together exceed every cache, a different one each call. Prefill: T tokens, one matrix.
-void add_linear(const std::string& variant, DType xtype, DType wtype, int64_t T, int64_t N, int64_t K, bench::Roof roof) {
+// Decode: one token against matrices that together exceed every cache, a different one each call. Prefill: T tokens,
+// one matrix.
+void add_linear(const std::string& variant, DType xtype, DType wtype, int64_t T, int64_t N, int64_t K,
+                bench::Roof roof) {
   const Matrix one = dense_matrix(nullptr, wtype, N, K);
   const int64_t copies = T == 1 ? std::max<int64_t>(1, roof.footprint / one.bytes()) : 1;
   const LinearArgs shape{.x = AnyConstView(nullptr, xtype, {T, K}), .w = one, .out = AnyView(nullptr, xtype, {T, N})};
   const std::string name = str("T=", T, " N=", N, " K=", K, " x ", dtype_name(xtype), " w ", dtype_name(wtype));
   bench::add({.op = "linear", .variant = variant, .shape = name, .cost = linear_cost(shape), .roof = roof, .make = [=] {
-                auto d = std::make_shared<Data>(Data{Buffer({}, T * K * dtype_bytes(xtype)), Buffer({}, copies * N * one.row_bytes),
-                                                     Buffer({}, copies * N * one.scale_row_bytes + 1), Buffer({}, T * N * 4)});
+                auto d = std::make_shared<Data>(
+                    Data{Buffer({}, T * K * dtype_bytes(xtype)), Buffer({}, copies * N * one.row_bytes),
+                         Buffer({}, copies * N * one.scale_row_bytes + 1), Buffer({}, T * N * 4)});
                 for (Buffer* b : {&d->x, &d->w}) bench::fill(b->data(), b->bytes());
                 bench::fill_scales(static_cast<uint8_t*>(d->scale.data()), d->scale.bytes());
                 return [=] {
@@ -32,7 +35,8 @@ void add_linear(const std::string& variant, DType xtype, DType wtype, int64_t T,
 }
 
 bool serves(const LinearVariant& row, DType x, DType w) {
-  return row.isa <= detect_isa() && refusal(row, LinearDesc{.target = {.isa = detect_isa()}, .x = x, .w = w}) == nullptr;
+  return row.isa <= detect_isa() &&
+         refusal(row, LinearDesc{.target = {.isa = detect_isa()}, .x = x, .w = w}) == nullptr;
 }
 
 KDELTA_BENCH(linear) {
@@ -42,7 +46,8 @@ KDELTA_BENCH(linear) {
       if (serves(row, DType::bf16, w)) {
         add_linear(row.name, DType::bf16, w, 1, 3072, 7168, {bench::RoofKind::read});
         add_linear(row.name, DType::bf16, w, 1, 2304, 2304, {bench::RoofKind::read});
-        for (int64_t T : {16, 256, 1024}) add_linear(row.name, DType::bf16, w, T, 2048, 7168, {bench::RoofKind::tile_bf16});
+        for (int64_t T : {16, 256, 1024})
+          add_linear(row.name, DType::bf16, w, T, 2048, 7168, {bench::RoofKind::tile_bf16});
       }
     if (!serves(row, DType::f32, DType::bf16)) continue;
     add_linear(row.name, DType::f32, DType::bf16, 1, 3072, 7168, {bench::RoofKind::read});

@@ -1,5 +1,5 @@
-// linear on AMX tiles, for any Tiles with the members of AmxTiles (the test runs it on emulated ones): 1,024 tokens at a time are
-// packed by the team, then the panels of weight rows are handed out.
+// linear on AMX tiles, for any Tiles with the members of AmxTiles (the test runs it on emulated ones): 1,024 tokens at
+// a time are packed by the team, then the panels of weight rows are handed out.
 #pragma once
 
 #include "kdelta/ops/common/cpu/dot_amx.h"
@@ -17,7 +17,8 @@ void linear_tiles(const Exec& ex, const LinearArgs& a, void* scratch) {
     const Projection p = token_range(all, first, all.T - first < kTileTokens ? all.T - first : kTileTokens);
     const PackedTokens x = packed_tokens(p, packed);
     auto pack = [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) pack_token_block(p, b, x.columns, packed + b * tile_columns(K) * 64 * x.columns);
+      for (int64_t b = begin; b < end; ++b)
+        pack_token_block(p, b, x.columns, packed + b * tile_columns(K) * 64 * x.columns);
     };
     parallel_for(ex, x.blocks, 65536 / (32 * K) + 1, pack);
     auto multiply = [&](int rank, int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
-// The tile registers of AMX in plain code, for testing the tile kernels on machines without them. Products are added pair by pair
-// in fp32, as the instruction does; like it, subnormal operands and results count as zero.
+// The tile registers of AMX in plain code, for testing the tile kernels on machines without them. Products are added
+// pair by pair in fp32, as the instruction does; like it, subnormal operands and results count as zero.
 #pragma once
 
 #include <cmath>
@@ -35,7 +35,8 @@ struct EmulatedTiles {
   template <int kTile>
   static void load(const void* p, int64_t stride) {
     for (int r = 0; r < kRows; ++r)
-      std::memcpy(state().tile[kTile][r], static_cast<const char*>(p) + r * stride, static_cast<size_t>(4 * dwords(kTile)));
+      std::memcpy(state().tile[kTile][r], static_cast<const char*>(p) + r * stride,
+                  static_cast<size_t>(4 * dwords(kTile)));
   }
   template <int kTile>
   static void store(void* p, int64_t stride) {

@@ -15,7 +15,8 @@ constexpr LinearVariant kVariants[] = {
 };
 
 void check(const LinearArgs& a) {
-  if (a.x.shape.rank != 2) fail(ErrorCode::invalid_argument, "linear: x: shape ", to_string(a.x.shape), ", expected [T, K]");
+  if (a.x.shape.rank != 2)
+    fail(ErrorCode::invalid_argument, "linear: x: shape ", to_string(a.x.shape), ", expected [T, K]");
   const int64_t T = a.x.dim(0), K = a.x.dim(1), N = a.w.rows;
   if (K == 0) fail(ErrorCode::invalid_argument, "linear: x: width 0");
   expect_activation(a.x, {T, K}, "linear: x");
@@ -28,15 +29,21 @@ void check(const LinearArgs& a) {
 
 }  // namespace
 
-std::span<const LinearVariant> linear_variants() { return kVariants; }
+std::span<const LinearVariant> linear_variants() {
+  return kVariants;
+}
 
 const char* linear_refuse_f32(const LinearDesc& d) {
   if (d.x != DType::bf16) return "x is f32: products and sums stay fp32";
   return d.w == DType::f32 ? "w is f32" : nullptr;
 }
 
-int64_t linear_f32_scratch(const LinearDesc& d) { return d.target.threads * dot_scratch_bytes(d.w, d.K); }
-int64_t linear_pack_scratch(const LinearDesc& d) { return d.target.threads * pack_scratch_bytes(d.K); }
+int64_t linear_f32_scratch(const LinearDesc& d) {
+  return d.target.threads * dot_scratch_bytes(d.w, d.K);
+}
+int64_t linear_pack_scratch(const LinearDesc& d) {
+  return d.target.threads * pack_scratch_bytes(d.K);
+}
 
 int64_t linear_tile_scratch(const LinearDesc& d) {
   return packed_token_bytes(std::min(d.T, kTileTokens), d.K) + d.target.threads * tile_scratch_bytes(d.K);
@@ -51,7 +58,8 @@ Cost linear_cost(const LinearArgs& a) {
 
 void linear(const Exec& ex, const LinearArgs& args) {
   check(args);
-  const LinearDesc desc{target_of(ex), args.x.dtype, args.w.dtype, args.out.dtype, args.x.dim(0), args.w.cols, args.w.rows};
+  const LinearDesc desc{target_of(ex), args.x.dtype, args.w.dtype, args.out.dtype,
+                        args.x.dim(0), args.w.cols,  args.w.rows};
   run_op(ex, "linear", linear_variants(), args, desc, linear_cost(args));
 }
 

@@ -1,7 +1,8 @@
-// Dense projection:  out[t, n] = sum_k x[t, k] * w[n, k]  (+ addend[t, n]), fp32 accumulation, rounded once to out's dtype.
-// Letters: T tokens, K inputs, N outputs. Weights stay in file order (core/matrix.h); MX formats are dequantised exactly on the way.
-// Exact: for one variant the bits of out[t, n] depend on x[t, :], w[n, :] and addend[t, n] alone, never on T, N or threads.
-// x f32 is the parity path: every product and sum in fp32. x bf16: products of bf16 values, fp32 sums.
+// Dense projection:  out[t, n] = sum_k x[t, k] * w[n, k]  (+ addend[t, n]), fp32 accumulation, rounded once to out's
+// dtype. Letters: T tokens, K inputs, N outputs. Weights stay in file order (core/matrix.h); MX formats are dequantised
+// exactly on the way. Exact: for one variant the bits of out[t, n] depend on x[t, :], w[n, :] and addend[t, n] alone,
+// never on T, N or threads. x f32 is the parity path: every product and sum in fp32. x bf16: products of bf16 values,
+// fp32 sums.
 #pragma once
 
 #include "kdelta/core/exec.h"
@@ -13,7 +14,7 @@ struct LinearArgs {
   AnyConstView x;       // [T, K] f32 or bf16, row stride free
   Matrix w;             // [N, K] f32, bf16, MXFP8 or MXFP4 (K a multiple of 32 for the MX formats)
   AnyConstView addend;  // null, or [T, N] in out's dtype, row stride free; may be out itself
-  AnyView out;          // [T, N] f32 or bf16, row stride free (a column range of a wider buffer is fine); may not overlap x
+  AnyView out;  // [T, N] f32 or bf16, row stride free (a column range of a wider buffer is fine); may not overlap x
 };
 
 Cost linear_cost(const LinearArgs& args);

@@ -21,7 +21,10 @@ class Linear : public test::VariantTest {
   bool serves(DType x, DType w) const {
     for (const LinearVariant& row : linear_variants())
       if (row.name == GetParam())
-        return refusal(row, LinearDesc{.target = {.isa = detect_isa()}, .x = x, .w = w, .out = x, .T = 1, .K = 32, .N = 1}) == nullptr;
+        return refusal(
+                   row,
+                   LinearDesc{.target = {.isa = detect_isa()}, .x = x, .w = w, .out = x, .T = 1, .K = 32, .N = 1}) ==
+               nullptr;
     return false;
   }
 };
@@ -52,7 +55,7 @@ template <class In, class Out>
 void sweep(TestExec& ex, DType w) {
   const bool mx = dense_matrix(nullptr, w, 1, 32).is_mx();
   const std::vector<int64_t> widths = mx ? std::vector<int64_t>{32, 64, 96, 480, 512, 544, 1056}
-                                         : std::vector<int64_t>{1,  2,  3,  7,  8,  15, 16,  17,  31,  32,  33,  63,
+                                         : std::vector<int64_t>{1,  2,  3,  7,  8,   15,  16,  17,  31,  32,  33,  63,
                                                                 64, 65, 96, 97, 100, 127, 129, 511, 512, 513, 1025};
   for (int64_t K : widths) compare_with_definition<In, Out>(ex, w, 3, 19, K);
   for (int64_t N : {1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 131})
@@ -71,7 +74,8 @@ TEST_P(Linear, EqualsTheDefinitionAtEverySizeAroundTheBlockEdges) {
   }
 }
 
-// All tokens at once against each alone, in a permuted place, with other thread counts and against a slice of the weights.
+// All tokens at once against each alone, in a permuted place, with other thread counts and against a slice of the
+// weights.
 template <class In>
 void expect_exact(const std::string& variant, DType wtype, int64_t T, int64_t N, int64_t K) {
   SCOPED_TRACE(str(dtype_name(wtype), " T ", T, " N ", N, " K ", K));
@@ -93,7 +97,8 @@ void expect_exact(const std::string& variant, DType wtype, int64_t T, int64_t N,
   linear(two, {.x = x.view(), .w = w, .out = all.view()});
   linear(two, {.x = reversed.view(), .w = w, .out = again.view()});
   for (int64_t t = 0; t < T; ++t) {
-    EXPECT_EQ(std::memcmp(all.data() + t * N, again.data() + (T - 1 - t) * N, row_bytes), 0) << "row " << t << " elsewhere";
+    EXPECT_EQ(std::memcmp(all.data() + t * N, again.data() + (T - 1 - t) * N, row_bytes), 0)
+        << "row " << t << " elsewhere";
     linear(one, {.x = AnyConstView(x.view()).rows(t, 1), .w = w, .out = alone.view()});
     EXPECT_EQ(std::memcmp(all.data() + t * N, alone.data(), row_bytes), 0) << "row " << t << " alone";
   }
@@ -101,7 +106,8 @@ void expect_exact(const std::string& variant, DType wtype, int64_t T, int64_t N,
   Guarded<In> part({T, N - 11});
   linear(two, {.x = x.view(), .w = w.matrix().slice_rows(7, N - 11), .out = part.view()});
   for (int64_t t = 0; t < T; ++t)
-    EXPECT_EQ(std::memcmp(all.data() + t * N + 7, part.data() + t * (N - 11), row_bytes - 11 * sizeof(In)), 0) << "slice, row " << t;
+    EXPECT_EQ(std::memcmp(all.data() + t * N + 7, part.data() + t * (N - 11), row_bytes - 11 * sizeof(In)), 0)
+        << "slice, row " << t;
 }
 
 TEST_P(Linear, BitsOfAnOutputDependOnItsTwoRowsAlone) {
@@ -129,7 +135,9 @@ void expect_strides_free(TestExec& ex, DType wtype) {
     for (int64_t n = 0; n < N; ++n) wide_a[t * as + n] = addend[t * N + n];
   }
   linear(ex, {.x = x.view(), .w = w, .addend = addend.view(), .out = want.view()});
-  linear(ex, {.x = AnyConstView(wide_x.view()).columns(3, K), .w = w, .addend = AnyConstView(wide_a.view()).columns(0, N),
+  linear(ex, {.x = AnyConstView(wide_x.view()).columns(3, K),
+              .w = w,
+              .addend = AnyConstView(wide_a.view()).columns(0, N),
               .out = AnyView(wide_out.view()).columns(5, N)});
   for (int64_t t = 0; t < T; ++t) {
     EXPECT_EQ(std::memcmp(&wide_out[t * os + 5], &want[t * N], N * sizeof(In)), 0);
@@ -214,7 +222,8 @@ void expect_exact_scales(TestExec& ex, DType wtype, const std::vector<uint8_t>& 
 TEST_P(Linear, EveryScaleCodeIsExactWithSubnormalAndHugeWeights) {
   TestExec ex;
   ex.force("linear", GetParam());
-  // Element codes: FP4 pairs (1, 1), (-0, -0), (6, 6), (-0.5, 0.5), (0, -6); FP8: 1, -0, largest, smallest subnormal, NaN.
+  // Element codes: FP4 pairs (1, 1), (-0, -0), (6, 6), (-0.5, 0.5), (0, -6); FP8: 1, -0, largest, smallest subnormal,
+  // NaN.
   const std::vector<uint8_t> fp4 = {0x22, 0x88, 0x77, 0x19, 0xf0}, e4m3 = {0x38, 0x80, 0x7e, 0x01, 0xff},
                              e5m2 = {0x3c, 0x80, 0x7b, 0x01, 0x7e, 0x7c};
   if (serves(DType::f32, DType::f4_e2m1)) {
@@ -251,8 +260,10 @@ TEST(LinearRefuses, WrongArgumentsByName) {
   EXPECT_EQ(with([&](LinearArgs& a) { a.out = narrow.view(); }), "linear: out: shape [2, 7], expected [2, 8]");
   EXPECT_EQ(with([&](LinearArgs& a) { a.w.cols = 31; }), "linear: w: shape [8, 31], expected [8, 32]");
   EXPECT_EQ(with([&](LinearArgs& a) { a.w.data = nullptr; }), "linear: w: null pointer for shape [8, 32]");
-  EXPECT_THAT(with([&](LinearArgs& a) { a.w.dtype = DType::i8; }), testing::HasSubstr("linear: w: dtype I8, accepted: F32, BF16"));
-  EXPECT_EQ(with([&](LinearArgs& a) { a.w = dense_matrix(w.data(), DType::f4_e2m1, 8, 32); }), "linear: w: null scale pointer");
+  EXPECT_THAT(with([&](LinearArgs& a) { a.w.dtype = DType::i8; }),
+              testing::HasSubstr("linear: w: dtype I8, accepted: F32, BF16"));
+  EXPECT_EQ(with([&](LinearArgs& a) { a.w = dense_matrix(w.data(), DType::f4_e2m1, 8, 32); }),
+            "linear: w: null scale pointer");
   EXPECT_EQ(with([&](LinearArgs& a) { a.addend = half.view(); }), "linear: addend: dtype BF16, accepted: F32");
   EXPECT_EQ(with([&](LinearArgs& a) { a.addend = narrow.view(); }), "linear: addend: shape [2, 7], expected [2, 8]");
   EXPECT_EQ(with([&](LinearArgs& a) { a.x.stride[1] = 2; }), "linear: x: stride 2 on the last axis, expected 1");
@@ -286,7 +297,8 @@ TEST(LinearPlanning, TouchesNothing) {
   Exec planning = ex.exec();
   planning.planning = true;
   Guarded<bf16> x({2, 64}), out({2, 8});
-  linear(planning, {.x = x.view(), .w = dense_matrix(x.data(), DType::f4_e2m1, 8, 64, reinterpret_cast<const uint8_t*>(x.data())),
+  linear(planning, {.x = x.view(),
+                    .w = dense_matrix(x.data(), DType::f4_e2m1, 8, 64, reinterpret_cast<const uint8_t*>(x.data())),
                     .out = out.view()});
   for (int64_t i = 0; i < out.size(); ++i) EXPECT_TRUE(std::isnan(to_float(out[i])));
 }

@@ -29,7 +29,8 @@ TEST(WeightFormats, EveryScaleCodeTimesEveryKindOfElementIsExact) {
       if (code == 255) {
         EXPECT_TRUE(std::isnan(got[i])) << "element " << i;
       } else {
-        EXPECT_EQ(got[i], static_cast<float>(values[i] * std::ldexp(1.0, code - 127))) << "scale " << code << " element " << i;
+        EXPECT_EQ(got[i], static_cast<float>(values[i] * std::ldexp(1.0, code - 127)))
+            << "scale " << code << " element " << i;
         EXPECT_EQ(std::signbit(got[i]), std::signbit(values[i]));
       }
     }
@@ -79,7 +80,8 @@ TEST(WeightFormats, AWidthThatIsNoMultipleOfTheScaleBlockIsRefused) {
   uint8_t byte = 0;
   for (int64_t K : {1, 31, 33, 48}) {
     const Matrix m = dense_matrix(&byte, DType::f4_e2m1, 1, K, &byte);
-    EXPECT_THAT(test::error_of([&] { expect_matrix(m, 1, K, "w"); }), testing::HasSubstr("multiple of the scale block 32"));
+    EXPECT_THAT(test::error_of([&] { expect_matrix(m, 1, K, "w"); }),
+                testing::HasSubstr("multiple of the scale block 32"));
   }
 }
 

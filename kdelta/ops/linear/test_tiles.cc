@@ -41,7 +41,8 @@ void compare_with_definition(TestExec& ex, DType wtype, int64_t T, int64_t N, in
     for (int64_t t = 0; t < T; ++t) {
       const test::Dot dot = test::dot_of(w, n, x.data() + t * K);
       const double want = dot.value + static_cast<double>(addend[t * N + n]);
-      ASSERT_NEAR(static_cast<double>(out[t * N + n]), want, dot.error + std::fabs(want) * 0x1p-23) << "t " << t << " n " << n;
+      ASSERT_NEAR(static_cast<double>(out[t * N + n]), want, dot.error + std::fabs(want) * 0x1p-23)
+          << "t " << t << " n " << n;
     }
 }
 
@@ -53,7 +54,8 @@ TEST_F(Tiles, EqualTheDefinitionAtEverySizeAroundTheTileEdges) {
       compare_with_definition(ex, w, 2, N, 64);
       compare_with_definition(ex, w, 35, N, 64);
     }
-    for (int64_t T : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 1023, 1024, 1025}) compare_with_definition(ex, w, T, 37, 96);
+    for (int64_t T : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 1023, 1024, 1025})
+      compare_with_definition(ex, w, T, 37, 96);
   }
   for (int64_t K : {1, 2, 31, 33, 63, 65, 100, 511, 513, 1025})
     for (int64_t T : {1, 2, 33}) compare_with_definition(ex, DType::bf16, T, 35, K);
@@ -73,7 +75,7 @@ TEST_F(Tiles, BitsOfAnOutputDependOnItsTwoRowsAlone) {
       test::linear_emulated(one, {.x = x.view(), .w = w, .out = all.view()});
       test::linear_emulated(three, {.x = x.view(), .w = w, .out = again.view()});
       EXPECT_TRUE(same_bits(all, again));
-      for (int64_t t = 0; t < T; t += T > 1000 ? 103 : 1) {
+      for (int64_t t = 0; t<T; t += T> 1000 ? 103 : 1) {
         test::linear_emulated(one, {.x = AnyConstView(x.view()).rows(t, 1), .w = w, .out = alone.view()});
         EXPECT_EQ(std::memcmp(all.data() + t * N, alone.data(), static_cast<size_t>(N) * 2), 0) << "row " << t;
       }
@@ -124,7 +126,8 @@ TEST_F(Tiles, GroupedPairsHaveTheBitsOfLinear) {
   test::grouped_linear_emulated(ex, {.x = x.view(), .row = row, .expert_begin = begin, .w = w, .out = out.view()});
   EXPECT_TRUE(out.guards_intact());
   for (size_t e = 0; e < counts.size(); ++e)
-    for (int64_t p = begin[static_cast<int64_t>(e)]; p < begin[static_cast<int64_t>(e) + 1]; p += counts[e] > 100 ? 37 : 1) {
+    for (int64_t p = begin[static_cast<int64_t>(e)];
+         p<begin[static_cast<int64_t>(e) + 1]; p += counts[e]> 100 ? 37 : 1) {
       test::linear_emulated(ex, {.x = AnyConstView(x.view()).rows(row[p], 1), .w = w[e], .out = alone.view()});
       EXPECT_EQ(std::memcmp(alone.data(), out.data() + p * N, N * 2), 0) << "pair " << p;
     }

@@ -7,7 +7,9 @@
 
 namespace kdelta::test {
 
-bool tiles_compiled() { return true; }
+bool tiles_compiled() {
+  return true;
+}
 
 void linear_emulated(const Exec& ex, const LinearArgs& a) {
   const LinearDesc d{target_of(ex), a.x.dtype, a.w.dtype, a.out.dtype, a.x.dim(0), a.w.cols, a.w.rows};
@@ -17,8 +19,8 @@ void linear_emulated(const Exec& ex, const LinearArgs& a) {
 
 void grouped_linear_emulated(const Exec& ex, const GroupedLinearArgs& a) {
   const Matrix& w = a.w[0];
-  const GroupedLinearDesc d{target_of(ex),   a.x.dtype, w.dtype, a.out.dtype, a.out.dim(0), static_cast<int64_t>(a.w.size()),
-                            w.cols, w.rows};
+  const GroupedLinearDesc d{
+      target_of(ex), a.x.dtype, w.dtype, a.out.dtype, a.out.dim(0), static_cast<int64_t>(a.w.size()), w.cols, w.rows};
   Arena::Scope scope(*ex.scratch);
   grouped_linear_tiles<EmulatedTiles>(ex, a, d, ex.scratch->take(grouped_linear_tile_scratch(d)));
 }
@@ -28,7 +30,9 @@ void grouped_linear_emulated(const Exec& ex, const GroupedLinearArgs& a) {
 
 namespace kdelta::test {
 
-bool tiles_compiled() { return false; }
+bool tiles_compiled() {
+  return false;
+}
 void linear_emulated(const Exec&, const LinearArgs&) {}
 void grouped_linear_emulated(const Exec&, const GroupedLinearArgs&) {}
 

@@ -1,5 +1,5 @@
-// Random weight matrices of every format for the tests of linear and grouped_linear. The bytes end at an inaccessible page, so a
-// read past the last row is a crash, and start as badly aligned as a file may make them.
+// Random weight matrices of every format for the tests of linear and grouped_linear. The bytes end at an inaccessible
+// page, so a read past the last row is a crash, and start as badly aligned as a file may make them.
 #pragma once
 
 #include <sys/mman.h>
@@ -71,8 +71,8 @@ class TestWeights {
 
 inline constexpr DType kWeightTypes[] = {DType::f32, DType::bf16, DType::f8_e4m3, DType::f8_e5m2, DType::f4_e2m1};
 
-// sum_k x[k] w[n, k] in fp64 and the error that fp32 accumulation in any order may show: statistical in K, on the sum of
-// magnitudes.
+// sum_k x[k] w[n, k] in fp64 and the error that fp32 accumulation in any order may show: statistical in K, on the sum
+// of magnitudes.
 struct Dot {
   double value = 0, magnitude = 0, error = 0;
 };

@@ -1,6 +1,6 @@
-// The tile instructions of AMX, one per function, as a policy that kernels take as a template argument. Written as assembly with a
-// memory clobber: the intrinsics of g++ 12 do not tell the compiler that a tile load reads memory, so stores just before one may be
-// moved behind it or dropped.
+// The tile instructions of AMX, one per function, as a policy that kernels take as a template argument. Written as
+// assembly with a memory clobber: the intrinsics of g++ 12 do not tell the compiler that a tile load reads memory, so
+// stores just before one may be moved behind it or dropped.
 #pragma once
 
 #include <cstdint>

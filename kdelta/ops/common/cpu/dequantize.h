@@ -1,5 +1,5 @@
-// MX weights to fp32 for the fp32 kernels, exact and equal to dequantize_row of core/matrix.h. One template over V so that each
-// instruction set has its own copy; AVX2 and AVX-512 look FP4 codes up in registers.
+// MX weights to fp32 for the fp32 kernels, exact and equal to dequantize_row of core/matrix.h. One template over V so
+// that each instruction set has its own copy; AVX2 and AVX-512 look FP4 codes up in registers.
 #pragma once
 
 #include <array>
@@ -29,7 +29,8 @@ consteval std::array<float, 256> fp8_values(int exponent_bits) {
   for (int code = 0; code < 128; ++code) {
     const int exponent = code >> mantissa_bits, mantissa = code & ((1 << mantissa_bits) - 1);
     float x = static_cast<float>(exponent == 0 ? mantissa : mantissa | 1 << mantissa_bits);
-    for (int e = (exponent == 0 ? 1 : exponent) - bias - mantissa_bits; e != 0; e += e < 0 ? 1 : -1) x *= e < 0 ? 0.5f : 2.0f;
+    for (int e = (exponent == 0 ? 1 : exponent) - bias - mantissa_bits; e != 0; e += e < 0 ? 1 : -1)
+      x *= e < 0 ? 0.5f : 2.0f;
     if (exponent_bits == 4 && code == 0x7f) x = std::bit_cast<float>(0x7fc00000u);
     if (exponent_bits == 5 && code >= 0x7c) x = std::bit_cast<float>(code == 0x7c ? 0x7f800000u : 0x7fc00000u);
     v[static_cast<size_t>(code)] = x;

@@ -1,6 +1,6 @@
-// fp32 projection kernel over any V of simd.h: lanes along K, one accumulator vector per output, summed across lanes at the end in
-// fixed order. The bits of an output depend on its x row, its w row and V alone. Weights are read where they lie (f32, bf16);
-// MX rows are dequantised to fp32, exactly, into a panel that all tokens share.
+// fp32 projection kernel over any V of simd.h: lanes along K, one accumulator vector per output, summed across lanes at
+// the end in fixed order. The bits of an output depend on its x row, its w row and V alone. Weights are read where they
+// lie (f32, bf16); MX rows are dequantised to fp32, exactly, into a panel that all tokens share.
 #pragma once
 
 #include "kdelta/ops/common/cpu/dequantize.h"
@@ -57,7 +57,8 @@ KDELTA_INLINE void dot_outputs(const Projection& p, const W* const* w, int64_t n
   for (int t = 0; t < TT; ++t) {
     Out* out = p.out.template at<Out>(t0 + t) + n;
     const Out* addend = p.addend.null() ? nullptr : p.addend.template at<const Out>(t0 + t) + n;
-    for (int r = 0; r < R; ++r) out[r] = from_float<Out>(addend == nullptr ? sums[r][t] : sums[r][t] + to_float(addend[r]));
+    for (int r = 0; r < R; ++r)
+      out[r] = from_float<Out>(addend == nullptr ? sums[r][t] : sums[r][t] + to_float(addend[r]));
   }
 }
 

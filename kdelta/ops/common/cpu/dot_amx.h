@@ -1,6 +1,7 @@
-// Projection of bf16 tokens with AMX: weight rows are the A operand, [16 rows][32 columns] straight from the file when they are
-// bf16 and few tokens use them, else copied or dequantised once into L2 tiles; tokens are packed as B. Column blocks are added in
-// order into fp32 tiles, so the bits of an output do not depend on how many tokens share its tile, nor on its place there.
+// Projection of bf16 tokens with AMX: weight rows are the A operand, [16 rows][32 columns] straight from the file when
+// they are bf16 and few tokens use them, else copied or dequantised once into L2 tiles; tokens are packed as B. Column
+// blocks are added in order into fp32 tiles, so the bits of an output do not depend on how many tokens share its tile,
+// nor on its place there.
 #pragma once
 
 #include <cstring>
@@ -28,8 +29,8 @@ KDELTA_INLINE TileScratch tile_scratch(void* scratch, int rank, int64_t K) {
           reinterpret_cast<float*>(drops + kTilePanels * 16 * 64)};
 }
 
-// Tokens [16 * block, ...) of p as B tiles: per 32 columns 16 rows (pairs) of `columns` dwords; missing tokens and columns past K
-// are zero. `columns` is 16, or T when there are fewer tokens.
+// Tokens [16 * block, ...) of p as B tiles: per 32 columns 16 rows (pairs) of `columns` dwords; missing tokens and
+// columns past K are zero. `columns` is 16, or T when there are fewer tokens.
 inline constexpr int64_t kTokenBlock = 16;
 KDELTA_INLINE void pack_token_block(const Projection& p, int64_t block, int64_t columns, uint8_t* dst) {
   const int64_t K = p.w.cols, first = block * kTokenBlock, left = p.T - first, count = left < 16 ? left : 16;
@@ -75,17 +76,18 @@ struct PanelTiles {
 
 // Filled scratch for columns [k, k + 32 * tiles) of the panel at n.
 template <class F>
-KDELTA_INLINE PanelTiles filled_tiles(const Matrix& w, int64_t n, int64_t k, int64_t tiles, const __m512i* drops, uint8_t* scratch) {
+KDELTA_INLINE PanelTiles filled_tiles(const Matrix& w, int64_t n, int64_t k, int64_t tiles, const __m512i* drops,
+                                      uint8_t* scratch) {
   const int64_t count = w.rows - n < 16 ? w.rows - n : 16;
   for (int64_t i = 0; i < tiles; ++i) fill_tile<F>(w, n, count, k + 32 * i, drops, scratch + i * kTileBytes);
   return {scratch, 64, kTileBytes};
 }
 
-// PA panels x PB token blocks over `tiles` column tiles. Tokens: tile i of block b at tokens[b] + i * 64 * columns. Products
-// of (panel a, block b) rest at products + (b * kTilePanels + a) tiles.
+// PA panels x PB token blocks over `tiles` column tiles. Tokens: tile i of block b at tokens[b] + i * 64 * columns.
+// Products of (panel a, block b) rest at products + (b * kTilePanels + a) tiles.
 template <class Tiles, int PA, int PB>
-KDELTA_INLINE void multiply_block(const PanelTiles* a, const uint8_t* const* tokens, int64_t columns, int64_t tiles, bool first,
-                                  float* products) {
+KDELTA_INLINE void multiply_block(const PanelTiles* a, const uint8_t* const* tokens, int64_t columns, int64_t tiles,
+                                  bool first, float* products) {
   constexpr int64_t kTile = kTileFloats, kBlock = kTilePanels * kTile;
   auto products_tile = [&](auto each) __attribute__((always_inline)) {
     each.template operator()<0>(products);
@@ -96,7 +98,8 @@ KDELTA_INLINE void multiply_block(const PanelTiles* a, const uint8_t* const* tok
   if (first) {
     products_tile([]<int kTileIndex>(float*) __attribute__((always_inline)) { Tiles::template zero<kTileIndex>(); });
   } else {
-    products_tile([]<int kTileIndex>(float* q) __attribute__((always_inline)) { Tiles::template load<kTileIndex>(q, 64); });
+    products_tile([]<int kTileIndex>(float* q)
+                      __attribute__((always_inline)) { Tiles::template load<kTileIndex>(q, 64); });
   }
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t at = i * 64 * columns;
@@ -113,7 +116,8 @@ KDELTA_INLINE void multiply_block(const PanelTiles* a, const uint8_t* const* tok
       if constexpr (PB == 2) Tiles::template multiply<3, 5, 7>();
     }
   }
-  products_tile([]<int kTileIndex>(float* q) __attribute__((always_inline)) { Tiles::template store<kTileIndex>(q, 64); });
+  products_tile([]<int kTileIndex>(float* q)
+                    __attribute__((always_inline)) { Tiles::template store<kTileIndex>(q, 64); });
 }
 
 // Packed tokens of one projection: block b at data + b * bytes_per_block.
@@ -133,23 +137,28 @@ KDELTA_INLINE PackedTokens packed_tokens(const Projection& p, const uint8_t* dat
 
 // All token blocks against `panels` panels of one column block.
 template <class Tiles>
-KDELTA_INLINE void multiply_blocks(const Projection& p, const PackedTokens& x, const PanelTiles* a, int64_t panels, int64_t k,
-                                   int64_t tiles, float* products) {
+KDELTA_INLINE void multiply_blocks(const Projection& p, const PackedTokens& x, const PanelTiles* a, int64_t panels,
+                                   int64_t k, int64_t tiles, float* products) {
   for (int64_t i = 0; i < panels; i += 2)
     for (int64_t b = 0; b < x.blocks; b += 2) {
       const bool two_panels = i + 1 < panels, two_blocks = b + 1 < x.blocks;
       const uint8_t* tokens[2] = {x.tile(b, k / 32, p.w.cols), two_blocks ? x.tile(b + 1, k / 32, p.w.cols) : nullptr};
       float* at = products + (b * kTilePanels + i) * kTileFloats;
-      if (two_panels && two_blocks) multiply_block<Tiles, 2, 2>(a + i, tokens, x.columns, tiles, k == 0, at);
-      else if (two_panels) multiply_block<Tiles, 2, 1>(a + i, tokens, x.columns, tiles, k == 0, at);
-      else if (two_blocks) multiply_block<Tiles, 1, 2>(a + i, tokens, x.columns, tiles, k == 0, at);
-      else multiply_block<Tiles, 1, 1>(a + i, tokens, x.columns, tiles, k == 0, at);
+      if (two_panels && two_blocks)
+        multiply_block<Tiles, 2, 2>(a + i, tokens, x.columns, tiles, k == 0, at);
+      else if (two_panels)
+        multiply_block<Tiles, 2, 1>(a + i, tokens, x.columns, tiles, k == 0, at);
+      else if (two_blocks)
+        multiply_block<Tiles, 1, 2>(a + i, tokens, x.columns, tiles, k == 0, at);
+      else
+        multiply_block<Tiles, 1, 1>(a + i, tokens, x.columns, tiles, k == 0, at);
     }
 }
 
 // Product tiles [row][token] of one panel to out rows, addend added.
 template <class Out>
-KDELTA_INLINE void store_products(const Projection& p, int64_t n, int64_t blocks, __mmask16 rows, const float* products) {
+KDELTA_INLINE void store_products(const Projection& p, int64_t n, int64_t blocks, __mmask16 rows,
+                                  const float* products) {
   for (int64_t b = 0; b < blocks; ++b, products += kTilePanels * kTileFloats) {
     __m512i v[16];
     for (int r = 0; r < 16; ++r) v[r] = _mm512_load_si512(products + r * 16);
@@ -172,8 +181,10 @@ KDELTA_INLINE void finish_panel(const Projection& p, const PackedTokens& x, int6
 
 template <class F>
 KDELTA_INLINE __mmask16 panel_drops(const Matrix& w, int64_t n, int64_t k, int64_t ahead, __m512i* drops) {
-  if constexpr (!F::kScaled) return 0;
-  else return scale_drops_by_row<F>(w, n, w.rows - n < 16 ? w.rows - n : 16, k / kMxBlock, ahead, drops);
+  if constexpr (!F::kScaled)
+    return 0;
+  else
+    return scale_drops_by_row<F>(w, n, w.rows - n < 16 ? w.rows - n : 16, k / kMxBlock, ahead, drops);
 }
 
 // Up to kTilePanels panels starting at row n, many tokens: weights become tiles in L2, column block by column block.
@@ -204,7 +215,8 @@ KDELTA_INLINE void prefetch_step(const Matrix& w, int64_t n, int64_t k) {
   constexpr int64_t kBytes = kStepTiles * 64 / F::kPairs;
   const int64_t at = k * 2 / F::kPairs, row_end = w.cols * 2 / F::kPairs;
   if (at % 64 >= kBytes) return;
-  const int64_t ahead = at + kTilePrefetch < row_end ? at + kTilePrefetch : at + kTilePrefetch - row_end + G * 16 * w.row_bytes;
+  const int64_t ahead =
+      at + kTilePrefetch < row_end ? at + kTilePrefetch : at + kTilePrefetch - row_end + G * 16 * w.row_bytes;
   const char* row = reinterpret_cast<const char*>(w.row(n)) + ahead;
   for (int64_t r = 0; r < G * 16; ++r, row += w.row_bytes)
     for (int64_t line = 0; line < kBytes; line += 64) _mm_prefetch(row + line, _MM_HINT_T0);
@@ -272,10 +284,11 @@ void few_tokens(const Projection& p, const PackedTokens& x, int64_t n, const Til
   for (int64_t g = 0; g < G; ++g) finish_panel<Out>(p, x, n + 16 * g, g, outside[g], s);
 }
 
-// Products of one tile wait for each other (52 cycles), so MX weights, whose bytes buy more of them, take four panels at once; bf16
-// rows are 32 streams from memory as it is.
+// Products of one tile wait for each other (52 cycles), so MX weights, whose bytes buy more of them, take four panels
+// at once; bf16 rows are 32 streams from memory as it is.
 template <class Tiles, class F, class Out>
-KDELTA_INLINE int64_t few_tokens_group(const Projection& p, const PackedTokens& x, int64_t n, int64_t panels, const TileScratch& s) {
+KDELTA_INLINE int64_t few_tokens_group(const Projection& p, const PackedTokens& x, int64_t n, int64_t panels,
+                                       const TileScratch& s) {
   if constexpr (F::kScaled)
     if (panels >= 4) return few_tokens<Tiles, F, 4, Out>(p, x, n, s), 4;
   if (panels >= 2) return few_tokens<Tiles, F, 2, Out>(p, x, n, s), 2;
@@ -284,7 +297,8 @@ KDELTA_INLINE int64_t few_tokens_group(const Projection& p, const PackedTokens& 
 
 // Panels [begin, end) of p, whose tokens (at most kTileTokens) are packed at `packed`.
 template <class Tiles>
-void project_panels_tiles(const Projection& p, const uint8_t* packed, int64_t begin, int64_t end, const TileScratch& s) {
+void project_panels_tiles(const Projection& p, const uint8_t* packed, int64_t begin, int64_t end,
+                          const TileScratch& s) {
   const PackedTokens x = packed_tokens(p, packed);
   Tiles::configure(static_cast<int>(x.columns));
   dispatch_words(p.w.dtype, [&](auto words) {

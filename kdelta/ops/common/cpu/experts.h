@@ -1,5 +1,6 @@
-// The work of one grouped projection on the CPU: every non-empty expert is one Projection, cut into panels; items number the
-// panels of all of them in order. One parallel region serves a decode step of 16 lone tokens as well as a prefill.
+// The work of one grouped projection on the CPU: every non-empty expert is one Projection, cut into panels; items
+// number the panels of all of them in order. One parallel region serves a decode step of 16 lone tokens as well as a
+// prefill.
 #pragma once
 
 #include "kdelta/ops/common/cpu/projection.h"

@@ -5,8 +5,8 @@
 
 namespace kdelta {
 
-// Words: 512 vectors (32 KB, two thirds of L1) hold 2 panels x 512 columns. Tokens per pass: 256, whose accumulators for 8 panels
-// (128 KB) and columns (256 KB) stay in L2.
+// Words: 512 vectors (32 KB, two thirds of L1) hold 2 panels x 512 columns. Tokens per pass: 256, whose accumulators
+// for 8 panels (128 KB) and columns (256 KB) stay in L2.
 inline constexpr int64_t kPackVectors = 512, kPackTokens = 256, kPackPanels = 8;
 
 // Bytes of one thread: packed words, scale drops, accumulators, one dequantised row.

@@ -1,4 +1,5 @@
-// The end of a panel of 16 weight rows in the bf16 kernels: accumulators to outputs, and the rows that were not for them.
+// The end of a panel of 16 weight rows in the bf16 kernels: accumulators to outputs, and the rows that were not for
+// them.
 #pragma once
 
 #include "kdelta/ops/common/cpu/dot.h"

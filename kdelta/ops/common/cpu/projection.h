@@ -1,5 +1,6 @@
-// What linear and grouped_linear share on the CPU: one weight matrix applied to a list of token rows. A kernel computes all
-// tokens for a range of weight rows; who owns which range never changes a bit, because every output is reduced over K alone.
+// What linear and grouped_linear share on the CPU: one weight matrix applied to a list of token rows. A kernel computes
+// all tokens for a range of weight rows; who owns which range never changes a bit, because every output is reduced over
+// K alone.
 #pragma once
 
 #include "kdelta/core/dtype.h"
@@ -32,7 +33,8 @@ KDELTA_INLINE Projection token_range(Projection p, int64_t first, int64_t count)
     p.x.data = static_cast<const char*>(p.x.data) + first * p.x.stride[0] * x_bytes;
   }
   p.out.data = static_cast<char*>(p.out.data) + first * p.out.stride[0] * out_bytes;
-  if (!p.addend.null()) p.addend.data = static_cast<const char*>(p.addend.data) + first * p.addend.stride[0] * out_bytes;
+  if (!p.addend.null())
+    p.addend.data = static_cast<const char*>(p.addend.data) + first * p.addend.stride[0] * out_bytes;
   p.T = count;
   return p;
 }
@@ -40,7 +42,9 @@ KDELTA_INLINE Projection token_range(Projection p, int64_t first, int64_t count)
 // Weight rows per work item: one AMX tile, one AVX-512 vector of outputs.
 inline constexpr int64_t kPanelRows = 16;
 
-KDELTA_INLINE int64_t panel_count(int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
+KDELTA_INLINE int64_t panel_count(int64_t rows) {
+  return (rows + kPanelRows - 1) / kPanelRows;
+}
 
 // Panels per hand-out: about 256 KB of weights, so that a piece streams and the team still balances.
 KDELTA_INLINE int64_t panel_grain(int64_t row_bytes, int64_t panels, int threads) {

@@ -1,11 +1,12 @@
-// Weight formats as vectors of bf16 words, for AVX512_BF16 and AMX kernels. A dword of the file holds kPairs pairs of neighbouring
-// columns; expand() turns dword lanes (one row per lane) into the pair `p` of each: two bf16 words, scale already applied, exact.
+// Weight formats as vectors of bf16 words, for AVX512_BF16 and AMX kernels. A dword of the file holds kPairs pairs of
+// neighbouring columns; expand() turns dword lanes (one row per lane) into the pair `p` of each: two bf16 words, scale
+// already applied, exact.
 //
-// MX scales are applied as integers: tables hold each element times 2^(kTop - 127), the largest exponent that stays finite, and
-// kTop - code is subtracted from the exponent field with saturation, so zero stays zero (-0 becomes +0: no sum of products can
-// tell). That is exact while every nonzero weight is a normal bf16 number. vdpbf16ps and AMX also flush products below 2^-126, so
-// the lowest code served is 2^-63: exact for |x| above 2^-47. A row with a code outside kLow..kTop (2^-127, NaN, ...) is computed
-// by the fp32 path instead; whether it is depends on the row alone.
+// MX scales are applied as integers: tables hold each element times 2^(kTop - 127), the largest exponent that stays
+// finite, and kTop - code is subtracted from the exponent field with saturation, so zero stays zero (-0 becomes +0: no
+// sum of products can tell). That is exact while every nonzero weight is a normal bf16 number. vdpbf16ps and AMX also
+// flush products below 2^-126, so the lowest code served is 2^-63: exact for |x| above 2^-47. A row with a code outside
+// kLow..kTop (2^-127, NaN, ...) is computed by the fp32 path instead; whether it is depends on the row alone.
 #pragma once
 
 #include <immintrin.h>
@@ -49,8 +50,8 @@ struct Fp4Words {
   }
 };
 
-// Magnitudes of the 128 codes of an FP8 format, scaled by 2^(top - 127), as bf16 bits. Codes from `special` on are infinities and
-// NaN and keep their meaning unscaled.
+// Magnitudes of the 128 codes of an FP8 format, scaled by 2^(top - 127), as bf16 bits. Codes from `special` on are
+// infinities and NaN and keep their meaning unscaled.
 consteval std::array<uint16_t, 128> fp8_words(int exponent_bits, int top, int special) {
   const int mantissa_bits = 7 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
   std::array<uint16_t, 128> words{};
@@ -107,10 +108,14 @@ using E5m2Words = Fp8Words<5, 64, 239, 0x7c>;
 template <class F>
 KDELTA_INLINE void dispatch_words(DType w, F&& f) {
   switch (w) {
-    case DType::bf16: return f(Bf16Words{});
-    case DType::f4_e2m1: return f(Fp4Words{});
-    case DType::f8_e4m3: return f(E4m3Words{});
-    default: return f(E5m2Words{});
+    case DType::bf16:
+      return f(Bf16Words{});
+    case DType::f4_e2m1:
+      return f(Fp4Words{});
+    case DType::f8_e4m3:
+      return f(E4m3Words{});
+    default:
+      return f(E5m2Words{});
   }
 }
 
@@ -132,8 +137,10 @@ KDELTA_INLINE void transpose16(__m512i (&r)[16]) {
   // r[4q + c]: 128-bit lane L holds column 4L + c of rows 4q .. 4q + 3.
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    const __m512i even0 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88), even1 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
-    const __m512i odd0 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd), odd1 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+    const __m512i even0 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88),
+                  even1 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
+    const __m512i odd0 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd),
+                  odd1 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
     t[c] = _mm512_shuffle_i32x4(even0, even1, 0x88);
     t[4 + c] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
     t[8 + c] = _mm512_shuffle_i32x4(even0, even1, 0xdd);
@@ -154,8 +161,8 @@ KDELTA_INLINE __m512i scale_drop(__m512i codes, __mmask16& outside) {
   return _mm512_or_si512(_mm512_slli_epi32(drop, 7), _mm512_slli_epi32(drop, 23));
 }
 
-// The 16 codes of row n from `block` on; those past the end read as kTop. Scales are a stream of their own beside the codes: the
-// row `ahead` rows on, which the caller wants next, is fetched now.
+// The 16 codes of row n from `block` on; those past the end read as kTop. Scales are a stream of their own beside the
+// codes: the row `ahead` rows on, which the caller wants next, is fetched now.
 template <class F>
 KDELTA_INLINE __m512i scale_codes(const Matrix& w, int64_t n, int64_t block, int64_t ahead) {
   _mm_prefetch(reinterpret_cast<const char*>(w.scale_row(n + ahead) + block), _MM_HINT_T0);
@@ -165,12 +172,14 @@ KDELTA_INLINE __m512i scale_codes(const Matrix& w, int64_t n, int64_t block, int
   return _mm512_cvtepu8_epi32(_mm_mask_loadu_epi8(top, valid, w.scale_row(n) + block));
 }
 
-// drops[b] lane r: the drop of row n + r in block + b, for `count` rows and 16 blocks. Returns the rows outside the exact range.
+// drops[b] lane r: the drop of row n + r in block + b, for `count` rows and 16 blocks. Returns the rows outside the
+// exact range.
 template <class F>
 KDELTA_INLINE __mmask16 scale_drops_by_block(const Matrix& w, int64_t n, int64_t count, int64_t block, int64_t ahead,
                                              __m512i* drops) {
   __m512i codes[16];
-  for (int64_t r = 0; r < 16; ++r) codes[r] = r < count ? scale_codes<F>(w, n + r, block, ahead) : _mm512_set1_epi32(F::kTop);
+  for (int64_t r = 0; r < 16; ++r)
+    codes[r] = r < count ? scale_codes<F>(w, n + r, block, ahead) : _mm512_set1_epi32(F::kTop);
   transpose16(codes);
   __mmask16 rows = 0;
   for (int b = 0; b < 16; ++b) {
