@@ -11,7 +11,8 @@
 #include "kdelta/ops/kda/chunk_operand.h"
 #include "kdelta/ops/kda/chunk_scratch.h"
 
-namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA {
+namespace kdelta::kda_chunk {
+inline namespace KDELTA_KDA_ISA {
 
 // Lane sums of eight vectors, in order.
 KDELTA_INLINE __m256 sums8(const V v[8]) {
@@ -274,4 +275,5 @@ struct VectorForm {
   }
 };
 
-}  // namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA
+}  // namespace KDELTA_KDA_ISA
+}  // namespace kdelta::kda_chunk

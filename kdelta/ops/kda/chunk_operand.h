@@ -7,7 +7,8 @@
 
 #include "kdelta/ops/kda/cpu_inputs.h"
 
-namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA {
+namespace kdelta::kda_chunk {
+inline namespace KDELTA_KDA_ISA {
 
 using V = simd::Avx512;
 
@@ -58,4 +59,5 @@ struct Bfloat {
   static constexpr int64_t channel(int64_t m) { return 2 * m; }
 };
 
-}  // namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA
+}  // namespace KDELTA_KDA_ISA
+}  // namespace kdelta::kda_chunk

@@ -6,7 +6,8 @@
 #include "kdelta/ops/kda/chunk_kernel.h"
 #include "kdelta/ops/kda/cpu_kernel.h"
 
-namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA {
+namespace kdelta::kda_chunk {
+inline namespace KDELTA_KDA_ISA {
 
 // Tokens [count, end) of x become identities.
 KDELTA_INLINE void pad_tokens(Tokens& x, int64_t count, int64_t end) {
@@ -123,4 +124,5 @@ struct Chunk {
   }
 };
 
-}  // namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA
+}  // namespace KDELTA_KDA_ISA
+}  // namespace kdelta::kda_chunk

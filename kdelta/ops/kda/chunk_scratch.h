@@ -3,7 +3,8 @@
 
 #include "kdelta/ops/kda/cpu_inputs.h"
 
-namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA {
+namespace kdelta::kda_chunk {
+inline namespace KDELTA_KDA_ISA {
 
 using kda_cpu::Carver;
 using kda_cpu::Task;
@@ -74,4 +75,5 @@ struct Scratch {
   }
 };
 
-}  // namespace kdelta::kda_chunk::inline KDELTA_KDA_ISA
+}  // namespace KDELTA_KDA_ISA
+}  // namespace kdelta::kda_chunk

@@ -22,7 +22,8 @@
 #define KDELTA_KDA_ISA isa_portable
 #endif
 
-namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA {
+namespace kdelta::kda_cpu {
+inline namespace KDELTA_KDA_ISA {
 
 // Whole vectors of every instruction set, in pairs (the chunk schedule packs two).
 KDELTA_INLINE int64_t padded(int64_t n) {
@@ -285,4 +286,5 @@ KDELTA_INLINE S* state_rows(const KdaArgs& a, const Task& task, int64_t slot) {
   return static_cast<S*>(a.state.data) + slot * a.state.stride[0] + task.h * a.state.stride[1] + task.v_begin * K;
 }
 
-}  // namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA
+}  // namespace KDELTA_KDA_ISA
+}  // namespace kdelta::kda_cpu

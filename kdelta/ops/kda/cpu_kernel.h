@@ -6,7 +6,8 @@
 #include "kdelta/ops/kda/cpu_scan.h"
 #include "kdelta/ops/kda/cpu_step.h"
 
-namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA {
+namespace kdelta::kda_cpu {
+inline namespace KDELTA_KDA_ISA {
 
 // A prefill schedule: its scratch and its entry, over the vector type Vec.
 template <class Vec>
@@ -92,4 +93,5 @@ void run(const Exec& ex, const KdaArgs& a, const KdaDesc& d, void* scratch) {
     run_all<Vec, Prefill, bf16>(ex, a, d, scratch);
 }
 
-}  // namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA
+}  // namespace KDELTA_KDA_ISA
+}  // namespace kdelta::kda_cpu

@@ -7,7 +7,8 @@
 
 #include "kdelta/ops/kda/cpu_inputs.h"
 
-namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA {
+namespace kdelta::kda_cpu {
+inline namespace KDELTA_KDA_ISA {
 
 template <class V>
 struct ScanShape {
@@ -155,4 +156,5 @@ void scan_sequence(const KdaArgs& a, const Task& task, ScanScratch& w) {
   for (int64_t c = 0; c < width; c += W) store_panel<V>(w.panels + c * Kp, width_at(c), K, W, dst + c * K);
 }
 
-}  // namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA
+}  // namespace KDELTA_KDA_ISA
+}  // namespace kdelta::kda_cpu

@@ -6,7 +6,8 @@
 
 #include "kdelta/ops/kda/cpu_inputs.h"
 
-namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA {
+namespace kdelta::kda_cpu {
+inline namespace KDELTA_KDA_ISA {
 
 // Rows in flight: two accumulators each cover the latency of a fused multiply-add.
 inline constexpr int64_t kStepRows = 4;
@@ -109,4 +110,5 @@ void step_sequence(const KdaArgs& a, const Task& task, StepScratch& w) {
   }
 }
 
-}  // namespace kdelta::kda_cpu::inline KDELTA_KDA_ISA
+}  // namespace KDELTA_KDA_ISA
+}  // namespace kdelta::kda_cpu
