@@ -11,6 +11,7 @@
 #include <fstream>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -49,10 +50,17 @@ int available_cpus() {
 
 struct ThreadPool::Impl {
   explicit Impl(int n) : size(n), owner(getpid()) {
-    for (int rank = 1; rank < size; ++rank) members.emplace_back([this, rank] { work(rank); });
+    try {
+      for (int rank = 1; rank < size; ++rank) members.emplace_back([this, rank] { work(rank); });
+    } catch (const std::system_error& e) {
+      stop();  // the threads that did start must end before their object does
+      fail(ErrorCode::out_of_memory, "threads: cannot start thread ", members.size() + 1, " of ", n - 1, ": ", e.what());
+    }
   }
 
-  ~Impl() {
+  ~Impl() { stop(); }
+
+  void stop() {
     // After fork() the child has this object but none of the threads: joining would wait for ever.
     if (getpid() != owner) {
       for (std::thread& t : members) t.detach();

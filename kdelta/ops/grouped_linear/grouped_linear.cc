@@ -1,5 +1,6 @@
 #include "kdelta/ops/grouped_linear/grouped_linear.h"
 
+#include <cstdio>
 #include <cstring>
 
 #include "kdelta/ops/common/cpu/pack_sizes.h"
@@ -19,9 +20,10 @@ constexpr GroupedLinearVariant kVariants[] = {
 void check_experts(const GroupedLinearArgs& a, int64_t K) {
   if (a.w.empty()) fail(ErrorCode::invalid_argument, "grouped_linear: w: no experts");
   for (size_t e = 0; e < a.w.size(); ++e) {
-    const std::string name = str("grouped_linear: w[", e, "]");
-    expect_matrix(a.w[e], a.w[0].rows, K, name.c_str());
-    expect_dtype(a.w[e].dtype, {a.w[0].dtype}, name.c_str());
+    char name[48];  // every call of a decode step comes by here: no allocation for a name that is hardly ever read
+    std::snprintf(name, sizeof(name), "grouped_linear: w[%zu]", e);
+    expect_matrix(a.w[e], a.w[0].rows, K, name);
+    expect_dtype(a.w[e].dtype, {a.w[0].dtype}, name);
   }
 }
 

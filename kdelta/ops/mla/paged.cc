@@ -1,5 +1,7 @@
 #include "kdelta/ops/mla/paged.h"
 
+#include <cstdio>
+
 #include "kdelta/core/check.h"
 
 namespace kdelta {
@@ -29,12 +31,17 @@ void check_row(const PagedSequences& s, int64_t n, int64_t page_count, int64_t p
 }  // namespace
 
 void expect_paged(const PagedSequences& s, const char* op) {
-  const std::string at = std::string(op) + ": ";
+  // Every step comes by here: no allocation for names that are hardly ever read.
+  const auto expect = [op](const View<const int32_t>& v, const Shape& want, const char* argument) {
+    char name[48];
+    std::snprintf(name, sizeof(name), "%s: %s", op, argument);
+    expect_view(v, want, name);
+  };
   if (s.pages.shape.rank != 2) refuse(op, str("pages: shape ", to_string(s.pages.shape), ", expected [N, P]"));
   const int64_t N = s.pages.dim(0);
-  expect_view(s.cu, {N + 1}, (at + "cu").c_str());
-  expect_view(s.context, {N}, (at + "context").c_str());
-  expect_view(s.pages, {N, s.pages.dim(1)}, (at + "pages").c_str());
+  expect(s.cu, {N + 1}, "cu");
+  expect(s.context, {N}, "context");
+  expect(s.pages, {N, s.pages.dim(1)}, "pages");
   if (s.n_prefill < 0 || s.n_decode < 0 || s.n_prefill + s.n_decode > N)
     refuse(op, str(s.n_prefill, " prefill and ", s.n_decode, " decode sequences of ", N));
   if (s.max_len < 0 || s.max_context < 0) refuse(op, str("max_len ", s.max_len, ", max_context ", s.max_context));
