@@ -33,8 +33,10 @@ class Printer {
   Printer(const BenchOptions& o, const Engine& engine) : o_(o), engine_(engine) {}
 
   void begin() const {
-    if (o_.output == "md") fmt::print("| model | size | dtype | threads | test | t/s |\n| --- | ---: | --- | ---: | --- | ---: |\n");
-    if (o_.output == "csv") fmt::print("model,size_bytes,dtype,device,test,tokens,depth,repetitions,mean_ts,stddev_ts\n");
+    if (o_.output == "md")
+      fmt::print("| model | size | dtype | threads | test | t/s |\n| --- | ---: | --- | ---: | --- | ---: |\n");
+    if (o_.output == "csv")
+      fmt::print("model,size_bytes,dtype,device,test,tokens,depth,repetitions,mean_ts,stddev_ts\n");
     if (o_.output == "json") fmt::print("[");
   }
 
@@ -42,15 +44,19 @@ class Printer {
     const auto size = engine_.info().bytes;
     const std::string name = r.depth > 0 ? fmt::format("{} @ d{}", r.test, r.depth) : r.test;
     if (o_.output == "md") {
-      fmt::print("| {} | {} | {} | {} | {} | {:.2f} ± {:.2f} |\n", engine_.info().kind, human_bytes(static_cast<double>(size)), o_.load.dtype,
-                 engine_.device_summary(), name, r.mean(), r.deviation());
+      fmt::print("| {} | {} | {} | {} | {} | {:.2f} ± {:.2f} |\n", engine_.info().kind,
+                 human_bytes(static_cast<double>(size)), o_.load.dtype, engine_.device_summary(), name, r.mean(),
+                 r.deviation());
     } else if (o_.output == "csv") {
-      fmt::print("{},{},{},\"{}\",{},{},{},{},{:.4f},{:.4f}\n", engine_.info().kind, size, o_.load.dtype, engine_.device_summary(), r.test,
-                 r.tokens, r.depth, r.rates.size(), r.mean(), r.deviation());
+      fmt::print("{},{},{},\"{}\",{},{},{},{},{:.4f},{:.4f}\n", engine_.info().kind, size, o_.load.dtype,
+                 engine_.device_summary(), r.test, r.tokens, r.depth, r.rates.size(), r.mean(), r.deviation());
     } else {
       if (o_.output == "json" && !first) fmt::print(",\n ");
-      fmt::print("{{\"build\":{},\"model\":{},\"size_bytes\":{},\"dtype\":\"{}\",\"device\":{},\"test\":\"{}\",\"tokens\":{},\"depth\":{},\"samples_ts\":[",
-                 quoted(version()), quoted(engine_.info().kind), size, o_.load.dtype, quoted(engine_.device_summary()), r.test, r.tokens, r.depth);
+      fmt::print(
+          "{{\"build\":{},\"model\":{},\"size_bytes\":{},\"dtype\":\"{}\",\"device\":{},\"test\":\"{}\",\"tokens\":{},"
+          "\"depth\":{},\"samples_ts\":[",
+          quoted(version()), quoted(engine_.info().kind), size, o_.load.dtype, quoted(engine_.device_summary()), r.test,
+          r.tokens, r.depth);
       for (size_t i = 0; i < r.rates.size(); ++i) fmt::print("{}{:.4f}", i == 0 ? "" : ",", r.rates[i]);
       fmt::print("],\"mean_ts\":{:.4f},\"stddev_ts\":{:.4f}}}", r.mean(), r.deviation());
       if (o_.output == "jsonl") fmt::print("\n");

@@ -57,8 +57,10 @@ class Session {
       if (!line || *line == "/exit") return 0;
       if (line->empty()) continue;
       try {
-        if (line->front() == '/') command(*line);
-        else turn(*line, input);
+        if (line->front() == '/')
+          command(*line);
+        else
+          turn(*line, input);
       } catch (const std::exception& e) {
         fmt::print(stderr, "kdelta: {}\n", e.what());
       }
@@ -97,16 +99,17 @@ class Session {
     options.prefill_progress = [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); };
     const bool color = isatty(STDERR_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
     bool thinking = false;
-    const ChatReply reply = engine_.chat(messages_, settings_, options, [&](const std::string& reasoning, const std::string& content) {
-      if (!reasoning.empty() && !o_.quiet) {
-        if (color && !thinking) fmt::print(stderr, "\033[2m");
-        thinking = true;
-        fmt::print(stderr, "{}", reasoning);
-      }
-      if (content.empty()) return;
-      if (thinking) std::fputs(color ? "\033[0m\n" : "\n", stderr), thinking = false;
-      if (!o_.json) fmt::print("{}", content), std::fflush(stdout);
-    });
+    const ChatReply reply =
+        engine_.chat(messages_, settings_, options, [&](const std::string& reasoning, const std::string& content) {
+          if (!reasoning.empty() && !o_.quiet) {
+            if (color && !thinking) fmt::print(stderr, "\033[2m");
+            thinking = true;
+            fmt::print(stderr, "{}", reasoning);
+          }
+          if (content.empty()) return;
+          if (thinking) std::fputs(color ? "\033[0m\n" : "\n", stderr), thinking = false;
+          if (!o_.json) fmt::print("{}", content), std::fflush(stdout);
+        });
     if (thinking) std::fputs(color ? "\033[0m\n" : "\n", stderr);
     if (!o_.json && !reply.content.empty()) fmt::print("\n");
     std::fflush(stdout);
@@ -123,13 +126,20 @@ class Session {
   void command(const std::string& line) {
     const size_t space = line.find(' ');
     const std::string name = line.substr(0, space), rest = space == std::string::npos ? "" : line.substr(space + 1);
-    if (name == "/help") fmt::print(stderr, "{}", kHelp);
-    else if (name == "/reset") reset();
-    else if (name == "/system") messages_ = {{.role = "system", .content = rest}};
-    else if (name == "/think") set_thinking(rest);
-    else if (name == "/save") save(rest);
-    else if (name == "/stats") stats();
-    else fmt::print(stderr, "{}: unknown; /help lists the commands\n", name);
+    if (name == "/help")
+      fmt::print(stderr, "{}", kHelp);
+    else if (name == "/reset")
+      reset();
+    else if (name == "/system")
+      messages_ = {{.role = "system", .content = rest}};
+    else if (name == "/think")
+      set_thinking(rest);
+    else if (name == "/save")
+      save(rest);
+    else if (name == "/stats")
+      stats();
+    else
+      fmt::print(stderr, "{}: unknown; /help lists the commands\n", name);
   }
 
   void set_thinking(const std::string& value) {
@@ -140,22 +150,25 @@ class Session {
   void save(const std::string& path) const {
     std::ofstream out(path);
     for (const ChatMessage& m : messages_)
-      out << fmt::format("{{\"role\":{},\"content\":{},\"reasoning\":{}}}\n", quoted(m.role), quoted(m.content), quoted(m.reasoning));
+      out << fmt::format("{{\"role\":{},\"content\":{},\"reasoning\":{}}}\n", quoted(m.role), quoted(m.content),
+                         quoted(m.reasoning));
     if (!out.flush()) throw std::runtime_error("/save: cannot write '" + path + "'");
   }
 
   void stats() const {
     const auto rate = [](size_t n, double s) { return s > 0 ? static_cast<double>(n) / s : 0; };
-    fmt::print(stderr, "prompt {} tokens in {:.2f} s, answer {} tokens, {:.1f} tokens/s, ended by {}\n", last_.prompt_tokens, last_.prefill_seconds,
-               last_.tokens.size(), rate(last_.tokens.size(), last_.decode_seconds), last_.finish_reason);
+    fmt::print(stderr, "prompt {} tokens in {:.2f} s, answer {} tokens, {:.1f} tokens/s, ended by {}\n",
+               last_.prompt_tokens, last_.prefill_seconds, last_.tokens.size(),
+               rate(last_.tokens.size(), last_.decode_seconds), last_.finish_reason);
   }
 
   static void print_json(const ChatReply& r) {
     fmt::print("{{\"content\":{},\"reasoning\":{},\"tool_calls\":[", quoted(r.content), quoted(r.reasoning));
     for (size_t i = 0; i < r.calls.size(); ++i)
-      fmt::print("{}{{\"name\":{},\"arguments\":{}}}", i == 0 ? "" : ",", quoted(r.calls[i].name), r.calls[i].arguments);
-    fmt::print("],\"finish_reason\":\"{}\",\"prompt_tokens\":{},\"completion_tokens\":{}}}\n", r.generation.finish_reason, r.generation.prompt_tokens,
-               r.generation.tokens.size());
+      fmt::print("{}{{\"name\":{},\"arguments\":{}}}", i == 0 ? "" : ",", quoted(r.calls[i].name),
+                 r.calls[i].arguments);
+    fmt::print("],\"finish_reason\":\"{}\",\"prompt_tokens\":{},\"completion_tokens\":{}}}\n",
+               r.generation.finish_reason, r.generation.prompt_tokens, r.generation.tokens.size());
   }
 
   const ChatFlags& o_;

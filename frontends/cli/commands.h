@@ -1,5 +1,5 @@
-// The commands of the kdelta program. main.cc parses; each command is a function of its parsed options. Results go to stdout, all
-// else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+// The commands of the kdelta program. main.cc parses; each command is a function of its parsed options. Results go to
+// stdout, all else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 #pragma once
 
 #include <atomic>

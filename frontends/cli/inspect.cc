@@ -7,12 +7,15 @@
 namespace kdelta::cli {
 namespace {
 
-std::string size(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+std::string size(int64_t bytes) {
+  return human_bytes(static_cast<double>(bytes));
+}
 
 void print_ops(const Engine& engine, const char* title, int64_t tokens, bool decode) {
   fmt::print("\n{}\n  {:<16} {:<14} {:>6} {:>12} {:>12}\n", title, "op", "variant", "calls", "moves", "GFLOP");
   for (const StepOp& op : engine.explain_step(tokens, decode))
-    fmt::print("  {:<16} {:<14} {:>6} {:>12} {:>12.3f}\n", op.op, op.variant, op.calls, human_bytes(op.bytes), op.flops / 1e9);
+    fmt::print("  {:<16} {:<14} {:>6} {:>12} {:>12.3f}\n", op.op, op.variant, op.calls, human_bytes(op.bytes),
+               op.flops / 1e9);
 }
 
 void print_text(const Engine& engine, const InspectOptions& o) {
@@ -20,23 +23,27 @@ void print_text(const Engine& engine, const InspectOptions& o) {
   fmt::print("{} ({})\n", info.kind, info.architecture);
   for (const auto& [name, value] : info.fields) fmt::print("  {:<20} {}\n", name, value);
   if (info.tensors > 0) {
-    fmt::print("\n{} parameters in {} tensors, {} files, {}\n", info.parameters, info.tensors, info.files, size(info.bytes));
-    for (const auto& g : info.groups) fmt::print("  {:<32} {:<8} {:>8} tensors {:>12}\n", g.name, g.dtype, g.tensors, size(g.bytes));
+    fmt::print("\n{} parameters in {} tensors, {} files, {}\n", info.parameters, info.tensors, info.files,
+               size(info.bytes));
+    for (const auto& g : info.groups)
+      fmt::print("  {:<32} {:<8} {:>8} tensors {:>12}\n", g.name, g.dtype, g.tensors, size(g.bytes));
   }
   const MemoryReport& m = engine.memory();
-  fmt::print("\nmemory plan ({} tokens, {} sequences at most, activations {}, {})\n", engine.max_length(), o.load.max_sequences, o.load.dtype,
-             engine.device_summary());
+  fmt::print("\nmemory plan ({} tokens, {} sequences at most, activations {}, {})\n", engine.max_length(),
+             o.load.max_sequences, o.load.dtype, engine.device_summary());
   fmt::print("  {:<32} {:>12}\n", "program and tokenizer", size(m.program));
-  fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n", "weights, mapped", size(m.weights_mapped), "weights, converted", size(m.weights_converted));
+  fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n", "weights, mapped", size(m.weights_mapped), "weights, converted",
+             size(m.weights_converted));
   fmt::print("  {:<32} {:>12}  ({} each)\n", "recurrent and convolution slots", size(m.slots), size(m.slot_bytes));
   fmt::print("  {:<32} {:>12}  ({} per token)\n", "latent pages", size(m.pages), size(m.token_bytes));
-  fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n  {:<32} {:>12}\n", "scratch of a step", size(m.scratch), "logits", size(m.logits), "total",
-             size(m.total()));
+  fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n  {:<32} {:>12}\n", "scratch of a step", size(m.scratch), "logits",
+             size(m.logits), "total", size(m.total()));
   fmt::print("\ntokenizer: {}\n", engine.has_tokenizer() ? "found" : engine.tokenizer_problem());
   for (const std::string& note : info.notes) fmt::print("note: {}\n", note);
   if (o.tensors) {
     fmt::print("\n");
-    for (const auto& t : info.tensor_list) fmt::print("{}  {}  {}  {}  {}\n", t.name, t.dtype, t.shape, size(t.bytes), t.file);
+    for (const auto& t : info.tensor_list)
+      fmt::print("{}  {}  {}  {}  {}\n", t.name, t.dtype, t.shape, size(t.bytes), t.file);
   }
   if (o.ops) {
     print_ops(engine, "one step, 512 tokens of a prompt", 512, false);
@@ -50,13 +57,17 @@ void print_json(const Engine& engine, const InspectOptions& o) {
   fmt::print("{{\"kind\":{},\"architecture\":{},\"fields\":{{", quoted(info.kind), quoted(info.architecture));
   for (size_t i = 0; i < info.fields.size(); ++i)
     fmt::print("{}{}:{}", i == 0 ? "" : ",", quoted(info.fields[i].first), quoted(info.fields[i].second));
-  fmt::print("}},\"parameters\":{},\"tensors\":{},\"files\":{},\"bytes\":{}", info.parameters, info.tensors, info.files, info.bytes);
-  fmt::print(",\"memory\":{{\"program\":{},\"weights_mapped\":{},\"weights_converted\":{},\"slots\":{},\"pages\":{},\"scratch\":{},\"logits\":{},\"batch\":{},\"slot_bytes\":{},\"token_bytes\":{},\"total\":{}}}",
-             m.program, m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch, m.slot_bytes, m.token_bytes, m.total());
+  fmt::print("}},\"parameters\":{},\"tensors\":{},\"files\":{},\"bytes\":{}", info.parameters, info.tensors, info.files,
+             info.bytes);
+  fmt::print(
+      ",\"memory\":{{\"program\":{},\"weights_mapped\":{},\"weights_converted\":{},\"slots\":{},\"pages\":{},"
+      "\"scratch\":{},\"logits\":{},\"batch\":{},\"slot_bytes\":{},\"token_bytes\":{},\"total\":{}}}",
+      m.program, m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch, m.slot_bytes,
+      m.token_bytes, m.total());
   fmt::print(",\"groups\":[");
   for (size_t i = 0; i < info.groups.size(); ++i)
-    fmt::print("{}{{\"name\":{},\"dtype\":{},\"tensors\":{},\"bytes\":{}}}", i == 0 ? "" : ",", quoted(info.groups[i].name),
-               quoted(info.groups[i].dtype), info.groups[i].tensors, info.groups[i].bytes);
+    fmt::print("{}{{\"name\":{},\"dtype\":{},\"tensors\":{},\"bytes\":{}}}", i == 0 ? "" : ",",
+               quoted(info.groups[i].name), quoted(info.groups[i].dtype), info.groups[i].tensors, info.groups[i].bytes);
   fmt::print("],\"notes\":[");
   for (size_t i = 0; i < info.notes.size(); ++i) fmt::print("{}{}", i == 0 ? "" : ",", quoted(info.notes[i]));
   fmt::print("]");
@@ -64,8 +75,8 @@ void print_json(const Engine& engine, const InspectOptions& o) {
     fmt::print(",\"tensor_list\":[");
     for (size_t i = 0; i < info.tensor_list.size(); ++i) {
       const auto& t = info.tensor_list[i];
-      fmt::print("{}{{\"name\":{},\"dtype\":{},\"shape\":{},\"bytes\":{},\"file\":{}}}", i == 0 ? "" : ",", quoted(t.name), quoted(t.dtype),
-                 t.shape, t.bytes, quoted(t.file));
+      fmt::print("{}{{\"name\":{},\"dtype\":{},\"shape\":{},\"bytes\":{},\"file\":{}}}", i == 0 ? "" : ",",
+                 quoted(t.name), quoted(t.dtype), t.shape, t.bytes, quoted(t.file));
     }
     fmt::print("]");
   }
@@ -78,8 +89,10 @@ int inspect(const InspectOptions& o) {
   LoadOptions load = o.load;
   load.headers_only = !load.dummy_weights;
   const Engine engine = Engine::load(load);
-  if (o.json) print_json(engine, o);
-  else print_text(engine, o);
+  if (o.json)
+    print_json(engine, o);
+  else
+    print_text(engine, o);
   return 0;
 }
 

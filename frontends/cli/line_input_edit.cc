@@ -10,7 +10,8 @@
 
 namespace kdelta::cli {
 
-LineInput::LineInput(std::string history_file) : history_file_(std::move(history_file)), terminal_(isatty(STDIN_FILENO) != 0) {
+LineInput::LineInput(std::string history_file)
+    : history_file_(std::move(history_file)), terminal_(isatty(STDIN_FILENO) != 0) {
   if (!terminal_) return;
   using_history();
   stifle_history(1000);
@@ -18,7 +19,8 @@ LineInput::LineInput(std::string history_file) : history_file_(std::move(history
 }
 
 LineInput::~LineInput() {
-  if (terminal_ && !history_file_.empty()) (void)write_history(history_file_.c_str());  // an unwritable home loses history, nothing else
+  if (terminal_ && !history_file_.empty())
+    (void)write_history(history_file_.c_str());  // an unwritable home loses history, nothing else
 }
 
 std::optional<std::string> LineInput::read_one(const char* prompt) {

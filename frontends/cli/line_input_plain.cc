@@ -8,7 +8,8 @@
 
 namespace kdelta::cli {
 
-LineInput::LineInput(std::string history_file) : history_file_(std::move(history_file)), terminal_(isatty(STDIN_FILENO) != 0) {}
+LineInput::LineInput(std::string history_file)
+    : history_file_(std::move(history_file)), terminal_(isatty(STDIN_FILENO) != 0) {}
 LineInput::~LineInput() = default;
 
 std::optional<std::string> LineInput::read_one(const char* prompt) {

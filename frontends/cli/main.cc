@@ -28,22 +28,30 @@ void name_environment(CLI::App& command) {
 }
 
 void add_load(CLI::App& c, LoadOptions& o) {
-  c.add_option("model,-m,--model,--model-path", o.model, "Checkpoint directory")->required()->check(CLI::ExistingDirectory);
+  c.add_option("model,-m,--model,--model-path", o.model, "Checkpoint directory")
+      ->required()
+      ->check(CLI::ExistingDirectory);
   c.add_option("--dtype", o.dtype, "Activations: bf16, fp32 (the plain parity path)")->capture_default_str();
   c.add_option("--state-dtype", o.state_dtype, "Recurrent state: fp32, bf16")->capture_default_str();
   c.add_option("-t,--threads", o.threads, "Threads; 0: every CPU this process may use")->capture_default_str();
-  c.add_option("-c,--max-model-len,--ctx-size", o.max_length, "Tokens of prompt and answer; 0: the model's limit, at most 32768")->capture_default_str();
-  c.add_option("-b,--max-num-batched-tokens", o.token_budget, "Tokens of one step")->capture_default_str()->check(CLI::PositiveNumber);
+  c.add_option("-c,--max-model-len,--ctx-size", o.max_length,
+               "Tokens of prompt and answer; 0: the model's limit, at most 32768")
+      ->capture_default_str();
+  c.add_option("-b,--max-num-batched-tokens", o.token_budget, "Tokens of one step")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   c.add_option("--isa", o.isa, "Best instruction set to use: portable, avx2, avx512, avx512_bf16, amx");
   c.add_option("--force", o.force, "Force kernels: OP:VARIANT[,OP:VARIANT...] (inspect --ops lists them)");
   c.add_option_function<std::string>(
-       "--load-format", [&o](const std::string& f) { o.dummy_weights = f == "dummy"; }, "auto, or dummy: random weights for any config.json")
+       "--load-format", [&o](const std::string& f) { o.dummy_weights = f == "dummy"; },
+       "auto, or dummy: random weights for any config.json")
       ->check(CLI::IsMember({"auto", "dummy"}));
 }
 
 template <class T>
 void add_optional(CLI::App& c, const char* names, std::optional<T>& target, const char* help) {
-  c.add_option_function<T>(names, [&target](const T& value) { target = value; }, help);
+  c.add_option_function<T>(
+      names, [&target](const T& value) { target = value; }, help);
 }
 
 void add_sampling(CLI::App& c, SamplingFlags& f) {
@@ -122,16 +130,20 @@ class Program {
     add_optional(c, "-p,--prompt", chat_.prompt, "One question, one answer");
     c.add_option("--system,--system-prompt", chat_.system, "System message");
     c.add_option("--effort,--thinking-effort", chat_.effort, "low, medium, high, max");
-    c.add_option("--tools", chat_.tools, "JSON file with tools as in the OpenAI API; you type their results")->check(CLI::ExistingFile);
+    c.add_option("--tools", chat_.tools, "JSON file with tools as in the OpenAI API; you type their results")
+        ->check(CLI::ExistingFile);
     c.add_flag("--no-think", chat_.no_think, "Answers without a thinking part");
     c.add_flag("--json", chat_.json, "With --prompt: one JSON object");
     c.add_flag("-q,--quiet", chat_.quiet, "Nothing on stderr but errors");
   }
 
   void add_inspect() {
-    CLI::App& c = command("inspect", "Config, tensors, sizes and memory plan, from headers alone", [this] { return inspect(inspect_); });
+    CLI::App& c = command("inspect", "Config, tensors, sizes and memory plan, from headers alone",
+                          [this] { return inspect(inspect_); });
     add_load(c, inspect_.load);
-    c.add_option("--max-num-seqs,-N", inspect_.load.max_sequences, "Sequences to plan for")->capture_default_str()->check(CLI::PositiveNumber);
+    c.add_option("--max-num-seqs,-N", inspect_.load.max_sequences, "Sequences to plan for")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
     c.add_flag("--tensors", inspect_.tensors, "List every tensor");
     c.add_flag("--ops", inspect_.ops, "The ops of a step and the kernel each would run");
     c.add_flag("--json", inspect_.json, "JSON");
@@ -139,7 +151,9 @@ class Program {
 
   void add_tokenize() {
     CLI::App& c = command("tokenize", "Text to token ids", [this] { return tokenize(tokenize_); });
-    c.add_option("model,-m,--model", tokenize_.model, "Checkpoint directory")->required()->check(CLI::ExistingDirectory);
+    c.add_option("model,-m,--model", tokenize_.model, "Checkpoint directory")
+        ->required()
+        ->check(CLI::ExistingDirectory);
     c.add_option("-p,--prompt,--text", tokenize_.text, "The text (default: standard input)");
     c.add_option("-f,--file", tokenize_.file, "File with the text");
     c.add_flag("--parse-special", tokenize_.specials, "Names of special tokens become these tokens");
@@ -158,18 +172,26 @@ class Program {
   }
 
   void add_bench() {
-    CLI::App& c = command("bench", "Tokens per second: pp = prompt processing, tg = token generation", [this] { return bench(bench_); });
+    CLI::App& c = command("bench", "Tokens per second: pp = prompt processing, tg = token generation",
+                          [this] { return bench(bench_); });
     add_load(c, bench_.load);
     c.add_option("-p,--n-prompt", bench_.prompt, "Prompt lengths, by commas")->delimiter(',')->capture_default_str();
     c.add_option("-n,--n-gen", bench_.generate, "Generated tokens, by commas")->delimiter(',')->capture_default_str();
-    c.add_option("-d,--n-depth", bench_.depth, "Tokens before, multiples of the step's tokens")->delimiter(',')->capture_default_str();
-    c.add_option("-r,--repetitions", bench_.repetitions, "Repetitions")->capture_default_str()->check(CLI::PositiveNumber);
+    c.add_option("-d,--n-depth", bench_.depth, "Tokens before, multiples of the step's tokens")
+        ->delimiter(',')
+        ->capture_default_str();
+    c.add_option("-r,--repetitions", bench_.repetitions, "Repetitions")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
     c.add_flag("--no-warmup{false}", bench_.warmup, "Skip the warm-up run");
-    c.add_option("-o,--output", bench_.output, "md, csv, json, jsonl")->capture_default_str()->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
+    c.add_option("-o,--output", bench_.output, "md, csv, json, jsonl")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
   }
 
   void add_logits() {
-    CLI::App& c = command("logits", "Every position's logits to a safetensors file", [this] { return logits(logits_); });
+    CLI::App& c =
+        command("logits", "Every position's logits to a safetensors file", [this] { return logits(logits_); });
     add_load(c, logits_.load);
     c.add_option("--ids", logits_.ids, "Token ids: a list or a file")->required();
     c.add_option("--out", logits_.logits.out, "The file to write")->required();

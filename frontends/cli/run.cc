@@ -17,8 +17,10 @@ namespace {
 std::vector<int32_t> prompt_ids(const Engine& engine, const RunOptions& o) {
   if (!o.ids.empty()) return parse_ids(o.ids);
   std::string text;
-  if (o.prompt) text = *o.prompt;
-  else text = read_text(o.file.empty() ? "-" : o.file);
+  if (o.prompt)
+    text = *o.prompt;
+  else
+    text = read_text(o.file.empty() ? "-" : o.file);
   if (text.empty()) throw std::runtime_error("prompt: empty");
   return engine.tokenize(text, o.specials);
 }
@@ -30,8 +32,11 @@ std::string ids_text(const std::vector<int32_t>& ids) {
 }
 
 void print_json(const Generation& g, const GenerateOptions& o) {
-  fmt::print("{{\"text\":{},\"tokens\":[{}],\"finish_reason\":\"{}\",\"prompt_tokens\":{},\"seed\":{},\"prefill_seconds\":{:.6f},\"decode_seconds\":{:.6f}",
-             quoted(g.text), ids_text(g.tokens), g.finish_reason, g.prompt_tokens, o.seed, g.prefill_seconds, g.decode_seconds);
+  fmt::print(
+      "{{\"text\":{},\"tokens\":[{}],\"finish_reason\":\"{}\",\"prompt_tokens\":{},\"seed\":{},\"prefill_seconds\":{:."
+      "6f},\"decode_seconds\":{:.6f}",
+      quoted(g.text), ids_text(g.tokens), g.finish_reason, g.prompt_tokens, o.seed, g.prefill_seconds,
+      g.decode_seconds);
   if (!g.logprobs.empty()) {
     fmt::print(",\"logprobs\":[");
     for (size_t i = 0; i < g.logprobs.size(); ++i) {
@@ -58,23 +63,30 @@ int run(const RunOptions& o) {
   GenerateOptions options = generate_options(engine, o.sampling);
   options.cancel = &interrupted;
   const std::vector<int32_t> ids = prompt_ids(engine, o);
-  if (!engine.has_tokenizer() && !o.json) fmt::print(stderr, "note: {}; token ids are printed\n", engine.tokenizer_problem());
+  if (!engine.has_tokenizer() && !o.json)
+    fmt::print(stderr, "note: {}; token ids are printed\n", engine.tokenizer_problem());
   if (o.echo && !o.json && engine.has_tokenizer()) fmt::print("{}", engine.detokenize(ids, true));
   ProgressBar bar("prefill");
   options.prefill_progress = [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); };
   const Generation g = engine.generate(ids, options, [&](const std::string& text, const std::vector<int32_t>& tokens) {
     if (o.json) return;
-    if (engine.has_tokenizer()) fmt::print("{}", text);
-    else fmt::print("{}\n", ids_text(tokens));
+    if (engine.has_tokenizer())
+      fmt::print("{}", text);
+    else
+      fmt::print("{}\n", ids_text(tokens));
     std::fflush(stdout);
   });
-  if (o.json) print_json(g, options);
-  else if (engine.has_tokenizer()) fmt::print("\n");
+  if (o.json)
+    print_json(g, options);
+  else if (engine.has_tokenizer())
+    fmt::print("\n");
   if (!o.quiet) {
     const auto rate = [](int64_t n, double s) { return s > 0 ? static_cast<double>(n) / s : 0; };
     const auto generated = static_cast<int64_t>(g.tokens.size());
-    fmt::print(stderr, "\nprompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; ended by {}; seed {}\n", g.prompt_tokens,
-               rate(g.prompt_tokens, g.prefill_seconds), generated, rate(generated - 1, g.decode_seconds), g.finish_reason, options.seed);
+    fmt::print(stderr,
+               "\nprompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; ended by {}; seed {}\n",
+               g.prompt_tokens, rate(g.prompt_tokens, g.prefill_seconds), generated,
+               rate(generated - 1, g.decode_seconds), g.finish_reason, options.seed);
   }
   return g.finish_reason == "cancelled" ? kExitInterrupted : 0;
 }

@@ -14,7 +14,8 @@ void add_bias(const std::string& text, GenerateOptions& o) {
   int32_t id = -1;
   float bias = 0;
   const char* end = text.data() + text.size();
-  const bool ok = cut != std::string::npos && cut > 0 && std::from_chars(text.data(), text.data() + cut, id).ptr == text.data() + cut &&
+  const bool ok = cut != std::string::npos && cut > 0 &&
+                  std::from_chars(text.data(), text.data() + cut, id).ptr == text.data() + cut &&
                   std::from_chars(text.data() + value, end, bias).ptr == end && value < text.size();
   if (!ok) throw std::runtime_error("logit-bias: '" + text + "', expected ID=BIAS");
   o.logit_bias[id] = bias;

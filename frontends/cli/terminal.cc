@@ -33,10 +33,11 @@ void ProgressBar::update(int64_t done, int64_t total, const char* unit) {
   const double part = static_cast<double>(done) / static_cast<double>(total);
   const double rate = static_cast<double>(done) / std::chrono::duration<double>(now - start_).count();
   const int filled = static_cast<int>(part * kWidth);
-  const std::string amount = std::string(unit) == "B" ? human_bytes(rate) + "/s" : fmt::format("{:.0f} {}/s", rate, unit);
-  fmt::print(stderr, "\r\033[K{} [{}{}] {:3.0f} %  {}  {:.0f} s left", label_, std::string(static_cast<size_t>(filled), '#'),
-             std::string(static_cast<size_t>(kWidth - filled), ' '), 100 * part, amount,
-             rate > 0 ? static_cast<double>(total - done) / rate : 0.0);
+  const std::string amount =
+      std::string(unit) == "B" ? human_bytes(rate) + "/s" : fmt::format("{:.0f} {}/s", rate, unit);
+  fmt::print(stderr, "\r\033[K{} [{}{}] {:3.0f} %  {}  {:.0f} s left", label_,
+             std::string(static_cast<size_t>(filled), '#'), std::string(static_cast<size_t>(kWidth - filled), ' '),
+             100 * part, amount, rate > 0 ? static_cast<double>(total - done) / rate : 0.0);
   std::fflush(stderr);
 }
 
@@ -56,10 +57,13 @@ Engine load_engine(LoadOptions options, bool quiet) {
   if (quiet) return engine;
   const MemoryReport& m = engine.memory();
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  fmt::print(stderr, "kdelta {}\n{}: {}, {}, {}\n", version(), engine.info().kind, options.model, options.dtype, engine.device_summary());
-  fmt::print(stderr, "memory: weights {} (+ {} converted), {} per sequence, {} per token of context; planned for {} tokens: {} in all\n",
-             size(m.weights_mapped), size(m.weights_converted), size(m.slot_bytes), size(m.token_bytes), engine.max_length(),
-             size(m.total()));
+  fmt::print(stderr, "kdelta {}\n{}: {}, {}, {}\n", version(), engine.info().kind, options.model, options.dtype,
+             engine.device_summary());
+  fmt::print(stderr,
+             "memory: weights {} (+ {} converted), {} per sequence, {} per token of context; planned for {} tokens: {} "
+             "in all\n",
+             size(m.weights_mapped), size(m.weights_converted), size(m.slot_bytes), size(m.token_bytes),
+             engine.max_length(), size(m.total()));
   for (const std::string& note : engine.info().notes) fmt::print(stderr, "note: {}\n", note);
   return engine;
 }
@@ -73,7 +77,8 @@ std::string read_text(const std::string& path) {
 
 std::vector<int32_t> parse_ids(const std::string& list_or_file) {
   std::error_code no_file;  // a long list is no legal path
-  const std::string text = std::filesystem::is_regular_file(list_or_file, no_file) ? read_text(list_or_file) : list_or_file;
+  const std::string text =
+      std::filesystem::is_regular_file(list_or_file, no_file) ? read_text(list_or_file) : list_or_file;
   std::vector<int32_t> ids;
   const char* end = text.data() + text.size();
   for (const char* p = text.data(); p < end;) {
@@ -83,7 +88,9 @@ std::vector<int32_t> parse_ids(const std::string& list_or_file) {
     }
     int32_t id = 0;
     const auto r = std::from_chars(p, end, id);
-    if (r.ec != std::errc() || id < 0) throw std::runtime_error(fmt::format("ids: '{}' is no token id", std::string(p, std::min<size_t>(16, static_cast<size_t>(end - p)))));
+    if (r.ec != std::errc() || id < 0)
+      throw std::runtime_error(
+          fmt::format("ids: '{}' is no token id", std::string(p, std::min<size_t>(16, static_cast<size_t>(end - p)))));
     ids.push_back(id);
     p = r.ptr;
   }
@@ -95,10 +102,14 @@ std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     const auto u = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') out += '\\', out += c;
-    else if (c == '\n') out += "\\n";
-    else if (u < 0x20 || u == 0x7f) out += fmt::format("\\u{:04x}", u);
-    else out += c;
+    if (c == '"' || c == '\\')
+      out += '\\', out += c;
+    else if (c == '\n')
+      out += "\\n";
+    else if (u < 0x20 || u == 0x7f)
+      out += fmt::format("\\u{:04x}", u);
+    else
+      out += c;
   }
   return out + "\"";
 }

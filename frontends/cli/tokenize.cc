@@ -18,9 +18,12 @@ int tokenize(const TokenizeOptions& o) {
   const std::vector<int32_t> ids = engine.tokenize(text, o.specials);
   if (o.json) fmt::print("[");
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (o.json) fmt::print("{}{{\"id\":{},\"text\":{}}}", i == 0 ? "" : ",", ids[i], quoted(engine.detokenize({ids[i]}, true)));
-    else if (o.ids_only) fmt::print("{}{}", i == 0 ? "" : " ", ids[i]);
-    else fmt::print("{:>8}  {}\n", ids[i], quoted(engine.detokenize({ids[i]}, true)));
+    if (o.json)
+      fmt::print("{}{{\"id\":{},\"text\":{}}}", i == 0 ? "" : ",", ids[i], quoted(engine.detokenize({ids[i]}, true)));
+    else if (o.ids_only)
+      fmt::print("{}{}", i == 0 ? "" : " ", ids[i]);
+    else
+      fmt::print("{:>8}  {}\n", ids[i], quoted(engine.detokenize({ids[i]}, true)));
   }
   if (o.json) fmt::print("]");
   if (o.json || o.ids_only) fmt::print("\n");

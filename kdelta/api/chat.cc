@@ -1,7 +1,7 @@
 // Engine::chat: conversations in the model's own format.
+#include "kdelta/io/chat.h"
 #include "kdelta/api/engine_impl.h"
 #include "kdelta/core/check.h"
-#include "kdelta/io/chat.h"
 #include "kdelta/io/xtml.h"
 
 namespace kdelta {
@@ -16,7 +16,13 @@ Role parse_role(const std::string& role) {
 }
 
 Message message_of(const ChatMessage& m) {
-  Message out{.role = parse_role(m.role), .name = m.name, .content = m.content, .reasoning = m.reasoning, .calls = {}, .call_id = m.call_id, .tools = {}};
+  Message out{.role = parse_role(m.role),
+              .name = m.name,
+              .content = m.content,
+              .reasoning = m.reasoning,
+              .calls = {},
+              .call_id = m.call_id,
+              .tools = {}};
   for (const ChatToolCall& c : m.calls) out.calls.push_back({c.id, c.name, c.arguments});
   return out;
 }
@@ -35,7 +41,8 @@ class AnswerReader {
   }
   AnswerDelta feed(const std::string& text, const std::vector<int32_t>& tokens) {
     AnswerDelta delta;
-    if (!parser_) delta.content = text;
+    if (!parser_)
+      delta.content = text;
     else
       for (int32_t id : tokens) delta.append(parser_->feed(id));
     return delta;
@@ -54,12 +61,14 @@ std::vector<int32_t> Engine::chat_prompt(const std::vector<ChatMessage>& message
   return ChatEncoder(impl_->text()).encode(converted, options_of(settings));
 }
 
-ChatReply Engine::chat(const std::vector<ChatMessage>& messages, const ChatSettings& settings, const GenerateOptions& options,
-                       const OnChatDelta& on_delta) {
-  if (!options.stop.empty()) fail(ErrorCode::invalid_argument, "stop: stop strings do not go with chat(), whose answers have structure");
+ChatReply Engine::chat(const std::vector<ChatMessage>& messages, const ChatSettings& settings,
+                       const GenerateOptions& options, const OnChatDelta& on_delta) {
+  if (!options.stop.empty())
+    fail(ErrorCode::invalid_argument, "stop: stop strings do not go with chat(), whose answers have structure");
   const ChatEncoder encoder(impl_->text());
   GenerateOptions with_stops = options;
-  if (!options.ignore_eos) with_stops.stop_ids.insert(with_stops.stop_ids.end(), encoder.stop_ids().begin(), encoder.stop_ids().end());
+  if (!options.ignore_eos)
+    with_stops.stop_ids.insert(with_stops.stop_ids.end(), encoder.stop_ids().begin(), encoder.stop_ids().end());
   AnswerReader reader(impl_->text(), encoder.format(), settings.thinking);
   ChatReply reply;
   const auto take = [&](const AnswerDelta& d) {
@@ -68,8 +77,9 @@ ChatReply Engine::chat(const std::vector<ChatMessage>& messages, const ChatSetti
     for (const ToolCall& c : d.calls) reply.calls.push_back({c.id, c.name, c.arguments});
     if (on_delta && !(d.reasoning.empty() && d.content.empty())) on_delta(d.reasoning, d.content);
   };
-  reply.generation = generate(chat_prompt(messages, settings), with_stops,
-                              [&](const std::string& text, const std::vector<int32_t>& tokens) { take(reader.feed(text, tokens)); });
+  reply.generation =
+      generate(chat_prompt(messages, settings), with_stops,
+               [&](const std::string& text, const std::vector<int32_t>& tokens) { take(reader.feed(text, tokens)); });
   take(reader.finish());
   return reply;
 }

@@ -30,7 +30,8 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const ModelConfig& mod
   if (!o.isa.empty()) c.options.isa = std::min(parse_isa(o.isa), detect_isa());
   c.options.parse_force(o.force);
   c.max_length = o.max_length;
-  if (c.max_length <= 0) c.max_length = model.max_positions > 0 ? std::min(model.max_positions, kDefaultMaxLength) : kDefaultMaxLength;
+  if (c.max_length <= 0)
+    c.max_length = model.max_positions > 0 ? std::min(model.max_positions, kDefaultMaxLength) : kDefaultMaxLength;
   c.token_budget = o.token_budget;
   c.prefill_grid = o.prefill_grid;
   c.max_sequences = o.max_sequences;
@@ -38,14 +39,17 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const ModelConfig& mod
   return c;
 }
 
-// Ids that end an answer: those of config.json and generation_config.json, and the end markers that the tokenizer names.
-std::vector<int32_t> find_end_ids(const std::string& directory, const ModelConfig& config, const std::optional<Tokenizer>& tokenizer) {
+// Ids that end an answer: those of config.json and generation_config.json, and the end markers that the tokenizer
+// names.
+std::vector<int32_t> find_end_ids(const std::string& directory, const ModelConfig& config,
+                                  const std::optional<Tokenizer>& tokenizer) {
   std::vector<int32_t> ids = config.eos_tokens;
   const std::string path = directory + "/generation_config.json";
   if (std::filesystem::exists(path)) {
     const auto r = JsonReader::open(path);
     const auto kind = r.kind("eos_token_id");
-    if (kind == Json::Kind::integer) ids.push_back(static_cast<int32_t>(r.get_in("eos_token_id", 0, config.vocab_size - 1)));
+    if (kind == Json::Kind::integer)
+      ids.push_back(static_cast<int32_t>(r.get_in("eos_token_id", 0, config.vocab_size - 1)));
     if (kind == Json::Kind::array)
       for (int64_t id : r.get<std::vector<int64_t>>("eos_token_id")) ids.push_back(static_cast<int32_t>(id));
   }
@@ -57,7 +61,8 @@ std::vector<int32_t> find_end_ids(const std::string& directory, const ModelConfi
   return ids;
 }
 
-MemoryReport memory_report(const LoadedModel& model, const runtime::MemoryPlan& p, const runtime::EngineConfig& c, int64_t program) {
+MemoryReport memory_report(const LoadedModel& model, const runtime::MemoryPlan& p, const runtime::EngineConfig& c,
+                           int64_t program) {
   return {.program = program,
           .weights_mapped = model.report.mapped_bytes,
           .weights_converted = model.report.converted_bytes,
@@ -75,7 +80,8 @@ MemoryReport memory_report(const LoadedModel& model, const runtime::MemoryPlan& 
 runtime::Engine& Engine::Impl::running(bool all_logits) const {
   if (!engine) fail(ErrorCode::invalid_argument, "this engine was loaded with headers_only: nothing can be computed");
   if (config.all_logits != all_logits)
-    fail(ErrorCode::invalid_argument, all_logits ? "needs an engine loaded with all_logits" : "an engine loaded with all_logits does not generate");
+    fail(ErrorCode::invalid_argument,
+         all_logits ? "needs an engine loaded with all_logits" : "an engine loaded with all_logits does not generate");
   return *engine;
 }
 
@@ -94,7 +100,9 @@ Engine Engine::load(const LoadOptions& options) {
   e->options = options;
   if (options.dummy_weights && options.headers_only)
     fail(ErrorCode::invalid_argument, "dummy_weights and headers_only exclude each other");
-  const LoadFormat format = options.headers_only ? LoadFormat::headers : options.dummy_weights ? LoadFormat::dummy : LoadFormat::checkpoint;
+  const LoadFormat format = options.headers_only    ? LoadFormat::headers
+                            : options.dummy_weights ? LoadFormat::dummy
+                                                    : LoadFormat::checkpoint;
   try {
     e->tokenizer = Tokenizer::load(options.model);
   } catch (const Error& problem) {
@@ -105,7 +113,8 @@ Engine Engine::load(const LoadOptions& options) {
   e->info = describe_model(e->model);
   e->config = engine_config(options, e->model.config);
   if (e->tokenizer && e->tokenizer->vocab_size() > e->model.config.vocab_size) {
-    e->tokenizer_problem = str(options.model, ": the tokenizer has ", e->tokenizer->vocab_size(), " tokens, the model ", e->model.config.vocab_size);
+    e->tokenizer_problem = str(options.model, ": the tokenizer has ", e->tokenizer->vocab_size(), " tokens, the model ",
+                               e->model.config.vocab_size);
     e->tokenizer.reset();
   }
   e->end_ids = find_end_ids(options.model, e->model.config, e->tokenizer);
@@ -117,18 +126,30 @@ Engine Engine::load(const LoadOptions& options) {
   return Engine(std::move(e));
 }
 
-const ModelInfo& Engine::info() const { return impl_->info; }
-const MemoryReport& Engine::memory() const { return impl_->memory; }
-int64_t Engine::vocab_size() const { return impl_->model.config.vocab_size; }
-int64_t Engine::max_length() const { return impl_->config.max_length; }
+const ModelInfo& Engine::info() const {
+  return impl_->info;
+}
+const MemoryReport& Engine::memory() const {
+  return impl_->memory;
+}
+int64_t Engine::vocab_size() const {
+  return impl_->model.config.vocab_size;
+}
+int64_t Engine::max_length() const {
+  return impl_->config.max_length;
+}
 
 std::string Engine::device_summary() const {
   const int threads = impl_->options.threads > 0 ? impl_->options.threads : available_cpus();
   return str("cpu, ", threads, threads == 1 ? " thread, " : " threads, ", to_string(impl_->config.options.isa));
 }
 
-bool Engine::has_tokenizer() const { return impl_->tokenizer.has_value(); }
-const std::string& Engine::tokenizer_problem() const { return impl_->tokenizer_problem; }
+bool Engine::has_tokenizer() const {
+  return impl_->tokenizer.has_value();
+}
+const std::string& Engine::tokenizer_problem() const {
+  return impl_->tokenizer_problem;
+}
 
 std::vector<int32_t> Engine::tokenize(const std::string& text, bool specials) const {
   return specials ? impl_->text().encode_with_specials(text) : impl_->text().encode(text);
@@ -171,6 +192,8 @@ std::vector<StepOp> Engine::explain_step(int64_t tokens, bool decode) const {
   return ledger.ops;
 }
 
-double Perplexity::value() const { return tokens > 0 ? std::exp(nll / static_cast<double>(tokens)) : 0; }
+double Perplexity::value() const {
+  return tokens > 0 ? std::exp(nll / static_cast<double>(tokens)) : 0;
+}
 
 }  // namespace kdelta

@@ -1,6 +1,6 @@
-// The C++ door: load a model, turn text into tokens, generate, look inside. Includes nothing but the standard library. Every function
-// throws std::runtime_error (in fact kdelta::Error) with a message that names what was given and what is accepted.
-// An Engine runs one request at a time for one caller; it is not for several threads at once.
+// The C++ door: load a model, turn text into tokens, generate, look inside. Includes nothing but the standard library.
+// Every function throws std::runtime_error (in fact kdelta::Error) with a message that names what was given and what is
+// accepted. An Engine runs one request at a time for one caller; it is not for several threads at once.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@ struct LoadOptions {
   bool dummy_weights = false;        // random weights for any config.json
   bool headers_only = false;         // nothing can be computed: inspect and memory plans
   int threads = 0;                   // 0: every CPU this process may use
-  std::string isa;                   // "": best of the machine; else the most to use: portable, avx2, avx512, avx512_bf16, amx
-  std::string force;                 // "op:variant,op:variant"
-  int64_t max_length = 0;            // tokens of prompt and answer; 0: the model's own limit, at most 32768
-  int64_t token_budget = 512;        // tokens per step
-  int64_t prefill_grid = 64;         // prompts are cut at multiples of this only; 1: anywhere
+  std::string isa;         // "": best of the machine; else the most to use: portable, avx2, avx512, avx512_bf16, amx
+  std::string force;       // "op:variant,op:variant"
+  int64_t max_length = 0;  // tokens of prompt and answer; 0: the model's own limit, at most 32768
+  int64_t token_budget = 512;  // tokens per step
+  int64_t prefill_grid = 64;   // prompts are cut at multiples of this only; 1: anywhere
   int64_t max_sequences = 1;
-  bool all_logits = false;           // for logits() and perplexity(); such an engine does not generate
+  bool all_logits = false;  // for logits() and perplexity(); such an engine does not generate
   std::function<void(int64_t done, int64_t total)> progress;  // bytes of the checkpoint brought into memory
 };
 
@@ -36,7 +36,9 @@ struct MemoryReport {
   int64_t weights_mapped = 0, weights_converted = 0;
   int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0;
   int64_t slot_bytes = 0, token_bytes = 0;  // per sequence; per token of context
-  int64_t total() const { return program + weights_mapped + weights_converted + slots + pages + scratch + logits + batch; }
+  int64_t total() const {
+    return program + weights_mapped + weights_converted + slots + pages + scratch + logits + batch;
+  }
 };
 
 struct GenerateOptions {
@@ -46,11 +48,11 @@ struct GenerateOptions {
   std::map<int32_t, float> logit_bias;
   uint64_t seed = 0;
   int64_t max_tokens = 256, min_tokens = 0;
-  std::vector<int32_t> stop_ids;   // beside the model's own ends
+  std::vector<int32_t> stop_ids;  // beside the model's own ends
   bool ignore_eos = false;
-  std::vector<std::string> stop;   // strings: the text ends before the first of them
-  int32_t logprobs = -1;           // n >= 0: of the chosen and the n best tokens
-  bool show_specials = false;      // names of special tokens appear in the text
+  std::vector<std::string> stop;              // strings: the text ends before the first of them
+  int32_t logprobs = -1;                      // n >= 0: of the chosen and the n best tokens
+  bool show_specials = false;                 // names of special tokens appear in the text
   const std::atomic<bool>* cancel = nullptr;  // looked at after every step
   std::function<void(int64_t done, int64_t total)> prefill_progress;
 };
@@ -84,7 +86,7 @@ struct ChatMessage {
   std::string name = "";       // of the speaker; of a tool result: the tool
   std::string reasoning = "";  // assistant
   std::vector<ChatToolCall> calls = {};
-  std::string call_id = "";    // tool result
+  std::string call_id = "";  // tool result
 };
 
 struct ChatSettings {
@@ -102,9 +104,9 @@ struct ChatReply {
 using OnChatDelta = std::function<void(const std::string& reasoning, const std::string& content)>;
 
 struct LogitsOptions {
-  std::string out;               // safetensors file
-  int64_t chunk = 0;             // tokens per piece, 0: the engine's own cuts
-  std::set<std::string> dump;    // "layers", "router", "state"
+  std::string out;             // safetensors file
+  int64_t chunk = 0;           // tokens per piece, 0: the engine's own cuts
+  std::set<std::string> dump;  // "layers", "router", "state"
 };
 
 struct Perplexity {
@@ -168,17 +170,18 @@ class Engine {
   // Continues `prompt`. on_delta may be empty.
   Generation generate(const std::vector<int32_t>& prompt, const GenerateOptions& options, const OnDelta& on_delta = {});
 
-  // The ids of a conversation in the model's own chat format, ending where the assistant's answer begins. Text of messages can
-  // never become a control token.
+  // The ids of a conversation in the model's own chat format, ending where the assistant's answer begins. Text of
+  // messages can never become a control token.
   std::vector<int32_t> chat_prompt(const std::vector<ChatMessage>& messages, const ChatSettings& settings) const;
   // Generates the assistant's next message and takes it apart. Stop strings are refused: an answer has structure.
   ChatReply chat(const std::vector<ChatMessage>& messages, const ChatSettings& settings, const GenerateOptions& options,
                  const OnChatDelta& on_delta = {});
 
-  // Logits of every position [T, vocabulary] and what `dump` names, written as safetensors with the tensor names of the goldens.
-  // Needs all_logits.
+  // Logits of every position [T, vocabulary] and what `dump` names, written as safetensors with the tensor names of the
+  // goldens. Needs all_logits.
   void logits(const std::vector<int32_t>& ids, const LogitsOptions& options);
-  // Windows of `window` tokens, each from an empty state; every position but a window's first is scored. Needs all_logits.
+  // Windows of `window` tokens, each from an empty state; every position but a window's first is scored. Needs
+  // all_logits.
   Perplexity perplexity(const std::vector<int32_t>& ids, int64_t window,
                         const std::function<void(int64_t done, int64_t total)>& progress = {});
   // One prefill of `prompt` random tokens behind `depth` others, then `generate` single steps.

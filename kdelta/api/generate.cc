@@ -11,7 +11,9 @@ namespace kdelta {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 runtime::RequestOptions request_options(const GenerateOptions& o, const std::vector<int32_t>& end_ids) {
   runtime::RequestOptions r;
@@ -37,8 +39,10 @@ class Collector {
  public:
   Collector(const Tokenizer* tokenizer, const GenerateOptions& options, const OnDelta& on_delta, Generation& result)
       : options_(options), on_delta_(on_delta), result_(result), stops_(options.stop) {
-    if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, options.show_specials ? Specials::show : Specials::skip);
-    else if (!options.stop.empty()) fail(ErrorCode::unsupported, "stop strings need a tokenizer");
+    if (tokenizer != nullptr)
+      detokenizer_.emplace(*tokenizer, options.show_specials ? Specials::show : Specials::skip);
+    else if (!options.stop.empty())
+      fail(ErrorCode::unsupported, "stop strings need a tokenizer");
   }
 
   void take(const runtime::TokenEvent& e) {
@@ -92,7 +96,8 @@ class RequestGuard {
 
 }  // namespace
 
-Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOptions& options, const OnDelta& on_delta) {
+Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOptions& options,
+                            const OnDelta& on_delta) {
   runtime::Engine& engine = impl_->running(false);
   Generation g;
   g.prompt_tokens = static_cast<int64_t>(prompt.size());
@@ -113,7 +118,8 @@ Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOp
     if (!error.empty()) fail(ErrorCode::failed, "generation failed: ", error);
     if (first) {
       const runtime::Request* r = engine.find(id);
-      if (options.prefill_progress && r != nullptr) options.prefill_progress(std::min(r->computed, g.prompt_tokens), g.prompt_tokens);
+      if (options.prefill_progress && r != nullptr)
+        options.prefill_progress(std::min(r->computed, g.prompt_tokens), g.prompt_tokens);
       if (!g.tokens.empty()) g.prefill_seconds = seconds_since(start), start = Clock::now();
     }
     if (!done && collector.stopped()) done = true, g.finish_reason = "stop";
@@ -127,7 +133,8 @@ Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOp
 BenchTimes Engine::bench(int64_t prompt, int64_t generate, int64_t depth) {
   runtime::Engine& engine = impl_->running(false);
   if (depth % impl_->config.token_budget != 0)
-    fail(ErrorCode::invalid_argument, "depth: ", depth, ", expected a multiple of the token budget ", impl_->config.token_budget);
+    fail(ErrorCode::invalid_argument, "depth: ", depth, ", expected a multiple of the token budget ",
+         impl_->config.token_budget);
   std::minstd_rand rng(1);
   std::vector<int32_t> ids(static_cast<size_t>(std::max<int64_t>(depth + prompt, 1)));
   for (int32_t& id : ids) id = static_cast<int32_t>(rng() % static_cast<uint64_t>(vocab_size()));
@@ -147,8 +154,10 @@ BenchTimes Engine::bench(int64_t prompt, int64_t generate, int64_t depth) {
       ++tokens;
       done = e.finish != runtime::FinishReason::none;
     });
-    if (decoding) times.decode_seconds += seconds_since(start);
-    else if (counted) times.prefill_seconds += seconds_since(start);
+    if (decoding)
+      times.decode_seconds += seconds_since(start);
+    else if (counted)
+      times.prefill_seconds += seconds_since(start);
   }
   return times;
 }

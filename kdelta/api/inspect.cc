@@ -37,16 +37,18 @@ void describe_config(const ModelConfig& c, ModelInfo& info) {
   add("hidden", str(c.hidden_size));
   add("vocabulary", str(c.vocab_size));
   add("KDA", str(c.kda.heads, " heads x ", c.kda.head_dim, ", convolution ", c.kda.conv_width, ", ",
-                 c.kda.gate_lower_bound ? str("bounded gate ", *c.kda.gate_lower_bound) : std::string("softplus gate"), ", ",
-                 c.kda.full_rank_gate ? "full-rank" : "low-rank", " output gate"));
-  add("MLA", str(c.mla.heads, " heads, nope ", c.mla.nope, ", rope ", c.mla.rope, " (not rotated), value ", c.mla.value,
-                 ", latent ", c.mla.latent, ", query rank ", c.mla.query_rank, c.mla.output_gate ? ", output gate" : ""));
+                 c.kda.gate_lower_bound ? str("bounded gate ", *c.kda.gate_lower_bound) : std::string("softplus gate"),
+                 ", ", c.kda.full_rank_gate ? "full-rank" : "low-rank", " output gate"));
+  add("MLA",
+      str(c.mla.heads, " heads, nope ", c.mla.nope, ", rope ", c.mla.rope, " (not rotated), value ", c.mla.value,
+          ", latent ", c.mla.latent, ", query rank ", c.mla.query_rank, c.mla.output_gate ? ", output gate" : ""));
   if (c.moe.experts > 0)
     add("experts", str(c.moe.experts, ", ", c.moe.chosen, " per token, width ", c.moe.width,
                        c.moe.latent > 0 ? str(", latent ", c.moe.latent) : std::string(), ", shared ", c.moe.shared,
                        ", scaling ", c.moe.scaling));
   add("dense feed-forward", str(c.dense_width));
-  add("activation", c.activation == HiddenActivation::situ ? str("SiTU (", c.situ_beta, ", ", c.situ_linear_beta, ")") : "SwiGLU");
+  add("activation",
+      c.activation == HiddenActivation::situ ? str("SiTU (", c.situ_beta, ", ", c.situ_linear_beta, ")") : "SwiGLU");
   add("residual", c.attn_res_block > 0 ? str("attention residuals, block ", c.attn_res_block) : "ordinary");
   add("norm epsilon", str(c.rms_norm_eps));
   if (c.max_positions > 0) add("context", str(c.max_positions));
@@ -63,8 +65,10 @@ void describe_tensors(const LoadedModel& m, ModelInfo& info) {
     g.bytes += t.bytes;
     int64_t n = 1;
     for (int64_t d : t.shape) n *= d;
-    if (t.name.ends_with("_packed")) info.parameters += 2 * n;
-    else if (!t.name.ends_with("_scale")) info.parameters += n;
+    if (t.name.ends_with("_packed"))
+      info.parameters += 2 * n;
+    else if (!t.name.ends_with("_scale"))
+      info.parameters += n;
     const std::string& path = m.checkpoint->file_path(t.file);
     info.tensor_list.push_back({t.name, dtype, text(t.shape), path.substr(path.rfind('/') + 1), t.bytes});
   }

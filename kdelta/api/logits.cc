@@ -34,7 +34,8 @@ class Dump final : public TensorProbe {
         width = rows.width;
         all.insert(all.end(), rows.bytes.begin(), rows.bytes.end());
       }
-      tensors.push_back({name, ints ? DType::i32 : DType::f32, {static_cast<int64_t>(layers.size()), T, width}, all.data()});
+      tensors.push_back(
+          {name, ints ? DType::i32 : DType::f32, {static_cast<int64_t>(layers.size()), T, width}, all.data()});
     }
   }
 
@@ -52,7 +53,8 @@ class Dump final : public TensorProbe {
       if (tensor.dtype == DType::i32) {
         std::memcpy(four, tensor.at<const int32_t>(i) + j, 4);
       } else {
-        const float x = tensor.dtype == DType::f32 ? tensor.at<const float>(i)[j] : to_float(tensor.at<const bf16>(i)[j]);
+        const float x =
+            tensor.dtype == DType::f32 ? tensor.at<const float>(i)[j] : to_float(tensor.at<const bf16>(i)[j]);
         std::memcpy(four, &x, 4);
       }
       rows.bytes.insert(rows.bytes.end(), four, four + 4);
@@ -130,9 +132,14 @@ void Engine::logits(const std::vector<int32_t>& ids, const LogitsOptions& option
   }
   engine->observe(nullptr, nullptr);
   if (!error.empty()) fail(ErrorCode::failed, "logits: ", error);
-  if (options.dump.contains("state")) states.take(*engine, impl_->model.model->states({.activation = impl_->config.activation, .recurrent = impl_->config.recurrent}), slot);
+  if (options.dump.contains("state"))
+    states.take(
+        *engine,
+        impl_->model.model->states({.activation = impl_->config.activation, .recurrent = impl_->config.recurrent}),
+        slot);
   dump.finish(T);
-  std::vector<TensorToWrite> out = {{"logits", DType::f32, {T, vocab_size()}, all.data()}, {"tokens", DType::i32, {T}, ids.data()}};
+  std::vector<TensorToWrite> out = {{"logits", DType::f32, {T, vocab_size()}, all.data()},
+                                    {"tokens", DType::i32, {T}, ids.data()}};
   out.insert(out.end(), dump.tensors.begin(), dump.tensors.end());
   out.insert(out.end(), states.tensors.begin(), states.tensors.end());
   write_safetensors(options.out, out);

@@ -2,6 +2,8 @@
 
 namespace kdelta {
 
-std::string version() { return KDELTA_VERSION " (commit " KDELTA_COMMIT ", " KDELTA_COMPILER ")"; }
+std::string version() {
+  return KDELTA_VERSION " (commit " KDELTA_COMMIT ", " KDELTA_COMPILER ")";
+}
 
 }  // namespace kdelta

@@ -1,6 +1,6 @@
-// Scratch memory for one step: take() bumps a pointer, a Scope gives everything taken since back. No allocation per token.
-// A measuring arena has no memory behind it: it hands out addresses that nobody may touch and records the peak, which is how
-// the memory plan is made before anything is allocated (Exec::planning).
+// Scratch memory for one step: take() bumps a pointer, a Scope gives everything taken since back. No allocation per
+// token. A measuring arena has no memory behind it: it hands out addresses that nobody may touch and records the peak,
+// which is how the memory plan is made before anything is allocated (Exec::planning).
 #pragma once
 
 #include "kdelta/core/buffer.h"
@@ -20,7 +20,9 @@ class Arena {
   View<T> take(const Shape& shape) {
     return View<T>(static_cast<T*>(take(shape.numel() * static_cast<int64_t>(sizeof(T)))), shape);
   }
-  AnyView take(DType dtype, const Shape& shape) { return AnyView(take(shape.numel() * dtype_bytes(dtype)), dtype, shape); }
+  AnyView take(DType dtype, const Shape& shape) {
+    return AnyView(take(shape.numel() * dtype_bytes(dtype)), dtype, shape);
+  }
 
   int64_t used() const { return used_; }
   int64_t peak() const { return peak_; }

@@ -9,7 +9,9 @@ namespace kdelta {
 
 Buffer::Buffer(Device device, int64_t bytes) : device_(device), data_(device_allocate(device, bytes)), bytes_(bytes) {}
 
-Buffer::~Buffer() { device_free(device_, data_); }
+Buffer::~Buffer() {
+  device_free(device_, data_);
+}
 
 Buffer::Buffer(Buffer&& other) noexcept
     : device_(other.device_), data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -28,6 +30,8 @@ Buffer Buffer::zeros(Device device, int64_t bytes) {
   return b;
 }
 
-void Buffer::require(int64_t bytes) const { KDELTA_CHECK(bytes <= bytes_, "view of ", bytes, " of ", bytes_, " bytes"); }
+void Buffer::require(int64_t bytes) const {
+  KDELTA_CHECK(bytes <= bytes_, "view of ", bytes, " of ", bytes_, " bytes");
+}
 
 }  // namespace kdelta

@@ -10,9 +10,9 @@ namespace kdelta {
 
 }  // namespace kdelta
 
-#define KDELTA_CHECK(condition, ...)                                                                     \
-  do {                                                                                                   \
-    if (!(condition)) [[unlikely]]                                                                       \
+#define KDELTA_CHECK(condition, ...)                                                                         \
+  do {                                                                                                       \
+    if (!(condition)) [[unlikely]]                                                                           \
       ::kdelta::check_failed(__FILE__, __LINE__, ::kdelta::str(#condition __VA_OPT__(, ": ", __VA_ARGS__))); \
   } while (0)
 

@@ -6,8 +6,10 @@ namespace kdelta {
 
 std::string to_string(Device device) {
   switch (device.kind) {
-    case DeviceKind::cpu: return "cpu";
-    case DeviceKind::cuda: return "cuda:" + std::to_string(device.index);
+    case DeviceKind::cpu:
+      return "cpu";
+    case DeviceKind::cuda:
+      return "cuda:" + std::to_string(device.index);
   }
   KDELTA_UNREACHABLE("device kind", device.kind);
 }

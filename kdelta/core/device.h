@@ -1,4 +1,5 @@
-// Where memory lives and work runs. CUDA types never appear here: a CPU-only build links core/no_cuda in place of core/cuda.
+// Where memory lives and work runs. CUDA types never appear here: a CPU-only build links core/no_cuda in place of
+// core/cuda.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,9 @@ const Row& row(DType dtype) {
 
 }  // namespace
 
-std::string_view dtype_name(DType dtype) { return row(dtype).name; }
+std::string_view dtype_name(DType dtype) {
+  return row(dtype).name;
+}
 
 bool parse_dtype(std::string_view name, DType* dtype) {
   for (const Row& r : kRows) {
@@ -50,7 +52,9 @@ bool parse_dtype(std::string_view name, DType* dtype) {
   return false;
 }
 
-int dtype_bits(DType dtype) { return row(dtype).bits; }
+int dtype_bits(DType dtype) {
+  return row(dtype).bits;
+}
 
 int64_t dtype_bytes(DType dtype) {
   const int bits = dtype_bits(dtype);
@@ -92,7 +96,9 @@ float f8_e4m3_to_float(uint8_t code) {
   return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
 }
 
-float f8_e5m2_to_float(uint8_t code) { return to_float(f16{static_cast<uint16_t>(code << 8)}); }
+float f8_e5m2_to_float(uint8_t code) {
+  return to_float(f16{static_cast<uint16_t>(code << 8)});
+}
 
 float e8m0_to_float(uint8_t code) {
   if (code == 255) return std::numeric_limits<float>::quiet_NaN();

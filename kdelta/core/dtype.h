@@ -1,5 +1,6 @@
-// Element types, their storage structs and the scalar conversions between them. Arithmetic on packed formats lives in the
-// ops that consume them. Formats: IEEE 754 binary16/32, bfloat16, OCP 8-bit floating point (E4M3FN, E5M2), OCP MX (E8M0, E2M1).
+// Element types, their storage structs and the scalar conversions between them. Arithmetic on packed formats lives in
+// the ops that consume them. Formats: IEEE 754 binary16/32, bfloat16, OCP 8-bit floating point (E4M3FN, E5M2), OCP MX
+// (E8M0, E2M1).
 #pragma once
 
 #include <bit>
@@ -7,8 +8,8 @@
 #include <cstdint>
 #include <string_view>
 
-// Header code that ISA-specific files compile with their own -m flags must never become a shared out-of-line copy: the linker
-// could keep the AVX-512 one for everybody.
+// Header code that ISA-specific files compile with their own -m flags must never become a shared out-of-line copy: the
+// linker could keep the AVX-512 one for everybody.
 #define KDELTA_INLINE __attribute__((always_inline)) inline
 
 namespace kdelta {
@@ -31,8 +32,12 @@ struct f16 {
   uint16_t bits;
 };
 
-KDELTA_INLINE float to_float(float x) { return x; }
-KDELTA_INLINE float to_float(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+KDELTA_INLINE float to_float(float x) {
+  return x;
+}
+KDELTA_INLINE float to_float(bf16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
 
 // Round to nearest, ties to even; NaN stays NaN (quiet), overflow becomes infinity.
 KDELTA_INLINE bf16 to_bf16(float x) {
@@ -63,13 +68,37 @@ KDELTA_INLINE T from_float(float x) {
 
 template <class T>
 struct DTypeOf;
-template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
-template <> struct DTypeOf<double> { static constexpr DType value = DType::f64; };
-template <> struct DTypeOf<bf16> { static constexpr DType value = DType::bf16; };
-template <> struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
-template <> struct DTypeOf<int8_t> { static constexpr DType value = DType::i8; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::u8; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::i32; };
-template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::i64; };
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct DTypeOf<bf16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct DTypeOf<f16> {
+  static constexpr DType value = DType::f16;
+};
+template <>
+struct DTypeOf<int8_t> {
+  static constexpr DType value = DType::i8;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::i64;
+};
 
 }  // namespace kdelta

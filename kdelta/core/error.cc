@@ -6,12 +6,18 @@ namespace kdelta {
 
 const char* to_string(ErrorCode code) {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid argument";
-    case ErrorCode::bad_file: return "bad file";
-    case ErrorCode::unsupported: return "unsupported";
-    case ErrorCode::out_of_memory: return "out of memory";
-    case ErrorCode::failed: return "failed";
-    case ErrorCode::internal: return "internal error";
+    case ErrorCode::invalid_argument:
+      return "invalid argument";
+    case ErrorCode::bad_file:
+      return "bad file";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::out_of_memory:
+      return "out of memory";
+    case ErrorCode::failed:
+      return "failed";
+    case ErrorCode::internal:
+      return "internal error";
   }
   KDELTA_UNREACHABLE("error code", code);
 }

@@ -1,6 +1,6 @@
 // The one exception type of the library and the helpers that build its message.
-// Three kinds of trouble exist. Caller's fault or bad input: throw Error, naming the argument, what was given and what is
-// accepted. Expected at run time (no free slot): a return value. Our own fault: KDELTA_CHECK in check.h.
+// Three kinds of trouble exist. Caller's fault or bad input: throw Error, naming the argument, what was given and what
+// is accepted. Expected at run time (no free slot): a return value. Our own fault: KDELTA_CHECK in check.h.
 #pragma once
 
 #include <sstream>

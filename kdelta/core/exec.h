@@ -1,5 +1,5 @@
-// The first argument of every op: on what it runs and what it may borrow. Ops only enqueue: no allocation (scratch comes from the
-// arena), no synchronisation, no hidden stream. The CPU backend runs the work before it returns.
+// The first argument of every op: on what it runs and what it may borrow. Ops only enqueue: no allocation (scratch
+// comes from the arena), no synchronisation, no hidden stream. The CPU backend runs the work before it returns.
 #pragma once
 
 #include <string_view>
@@ -18,7 +18,8 @@ class OpObserver {
   virtual void on_op(std::string_view op, std::string_view variant, const Cost& cost) = 0;
 };
 
-// Sees named intermediate tensors of a forward pass (--dump): "router_expert", "layer_out", ... The view is valid during the call.
+// Sees named intermediate tensors of a forward pass (--dump): "router_expert", "layer_out", ... The view is valid
+// during the call.
 class TensorProbe {
  public:
   virtual ~TensorProbe() = default;
@@ -33,7 +34,8 @@ struct Exec {
   OpObserver* observer = nullptr;
   TensorProbe* probe = nullptr;
   int layer = -1;  // the decoder layer that runs, for probes
-  // Walk through a step without touching memory: ops check, choose and take scratch, then return. Views may point nowhere.
+  // Walk through a step without touching memory: ops check, choose and take scratch, then return. Views may point
+  // nowhere.
   bool planning = false;
 
   void show(std::string_view name, const AnyConstView& tensor) const {

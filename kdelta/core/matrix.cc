@@ -42,10 +42,17 @@ void dequantize_mx_row(const Matrix& m, int64_t row, float* out) {
   for (int64_t c = 0; c < m.cols; ++c) {
     float element = 0;
     switch (m.dtype) {
-      case DType::f4_e2m1: element = e2m1_to_float(static_cast<uint8_t>(codes[c / 2] >> (c % 2 * 4))); break;
-      case DType::f8_e4m3: element = f8_e4m3_to_float(codes[c]); break;
-      case DType::f8_e5m2: element = f8_e5m2_to_float(codes[c]); break;
-      default: KDELTA_UNREACHABLE("MX dtype", m.dtype);
+      case DType::f4_e2m1:
+        element = e2m1_to_float(static_cast<uint8_t>(codes[c / 2] >> (c % 2 * 4)));
+        break;
+      case DType::f8_e4m3:
+        element = f8_e4m3_to_float(codes[c]);
+        break;
+      case DType::f8_e5m2:
+        element = f8_e5m2_to_float(codes[c]);
+        break;
+      default:
+        KDELTA_UNREACHABLE("MX dtype", m.dtype);
     }
     out[c] = element * e8m0_to_float(scales[c / kMxBlock]);
   }
@@ -55,7 +62,9 @@ void dequantize_mx_row(const Matrix& m, int64_t row, float* out) {
 
 void dequantize_row(const Matrix& m, int64_t row, float* out) {
   switch (m.dtype) {
-    case DType::f32: std::memcpy(out, m.row(row), static_cast<size_t>(m.cols) * sizeof(float)); return;
+    case DType::f32:
+      std::memcpy(out, m.row(row), static_cast<size_t>(m.cols) * sizeof(float));
+      return;
     case DType::bf16:
       for (int64_t c = 0; c < m.cols; ++c) {
         bf16 x;
@@ -63,7 +72,8 @@ void dequantize_row(const Matrix& m, int64_t row, float* out) {
         out[c] = to_float(x);
       }
       return;
-    default: dequantize_mx_row(m, row, out);
+    default:
+      dequantize_mx_row(m, row, out);
   }
 }
 

@@ -1,6 +1,6 @@
-// A weight matrix [rows, cols] as it lies in the file: y = W x with W row-major, one row per output. Never owns, never repacked.
-// Formats: f32, bf16; MXFP8 = E4M3 or E5M2 codes with one E8M0 scale byte per 32 columns; MXFP4 = two E2M1 codes per byte (low
-// nibble is the even column) with the same scales (OCP Microscaling v1.0).
+// A weight matrix [rows, cols] as it lies in the file: y = W x with W row-major, one row per output. Never owns, never
+// repacked. Formats: f32, bf16; MXFP8 = E4M3 or E5M2 codes with one E8M0 scale byte per 32 columns; MXFP4 = two E2M1
+// codes per byte (low nibble is the even column) with the same scales (OCP Microscaling v1.0).
 #pragma once
 
 #include "kdelta/core/tensor.h"

@@ -11,12 +11,12 @@
 namespace kdelta {
 
 struct Options {
-  IsaLevel isa = detect_isa();      // upper limit for choose(); lower it to test older processors
+  IsaLevel isa = detect_isa();                            // upper limit for choose(); lower it to test older processors
   std::map<std::string, std::string, std::less<>> force;  // op name -> variant name
-  int threads = 0;                  // 0: every available CPU
+  int threads = 0;                                        // 0: every available CPU
 
-  // "kda:reference,linear:avx2"; adds to `force`. Throws Error(invalid_argument) on malformed text. Unknown ops and variants
-  // are refused by the op that is asked for them, with its list.
+  // "kda:reference,linear:avx2"; adds to `force`. Throws Error(invalid_argument) on malformed text. Unknown ops and
+  // variants are refused by the op that is asked for them, with its list.
   void parse_force(std::string_view text);
 };
 

@@ -1,5 +1,5 @@
-// Shape and strides of a view: inline arrays, no heap. Dimensions and strides are 64-bit element counts, so a product of
-// token, row and slot numbers never wraps.
+// Shape and strides of a view: inline arrays, no heap. Dimensions and strides are 64-bit element counts, so a product
+// of token, row and slot numbers never wraps.
 #pragma once
 
 #include <array>

@@ -11,7 +11,8 @@ BasicAnyView<kConst> BasicAnyView<kConst>::slice(int axis, int64_t begin, int64_
                " of ", to_string(shape));
   BasicAnyView v = *this;
   using Byte = std::conditional_t<kConst, const char, char>;
-  if (data != nullptr) v.data = static_cast<Byte*>(data) + begin * stride[static_cast<size_t>(axis)] * dtype_bytes(dtype);
+  if (data != nullptr)
+    v.data = static_cast<Byte*>(data) + begin * stride[static_cast<size_t>(axis)] * dtype_bytes(dtype);
   v.shape.dim[static_cast<size_t>(axis)] = count;
   return v;
 }
@@ -19,7 +20,8 @@ BasicAnyView<kConst> BasicAnyView<kConst>::slice(int axis, int64_t begin, int64_
 template <bool kConst>
 BasicAnyView<kConst> BasicAnyView<kConst>::split_last(int64_t outer, int64_t inner) const {
   const auto last = static_cast<size_t>(shape.rank - 1);
-  KDELTA_CHECK(shape.rank < kMaxRank && shape.dim[last] == outer * inner, to_string(shape), " into ", outer, " x ", inner);
+  KDELTA_CHECK(shape.rank < kMaxRank && shape.dim[last] == outer * inner, to_string(shape), " into ", outer, " x ",
+               inner);
   BasicAnyView v = *this;
   v.shape.rank = shape.rank + 1;
   v.shape.dim[last] = outer;
@@ -31,7 +33,8 @@ BasicAnyView<kConst> BasicAnyView<kConst>::split_last(int64_t outer, int64_t inn
 
 template <bool kConst>
 void BasicAnyView<kConst>::require_dtype(DType have, DType want) {
-  if (have != want) fail(ErrorCode::invalid_argument, "view has dtype ", dtype_name(have), ", wanted ", dtype_name(want));
+  if (have != want)
+    fail(ErrorCode::invalid_argument, "view has dtype ", dtype_name(have), ", wanted ", dtype_name(want));
 }
 
 template struct BasicAnyView<true>;

@@ -1,5 +1,5 @@
-// Views: pointer + shape + strides (+ dtype). A view never owns. View<T> is for a fixed element type, AnyView / AnyConstView
-// for activations whose dtype follows the engine's --dtype (f32 or bf16).
+// Views: pointer + shape + strides (+ dtype). A view never owns. View<T> is for a fixed element type, AnyView /
+// AnyConstView for activations whose dtype follows the engine's --dtype (f32 or bf16).
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ struct View {
   View(T* p, const Shape& s, const Strides& st) : data(p), shape(s), stride(st) {}
   // View<T> to View<const T>
   template <class U>
-    requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>)
-  View(const View<U>& v) : data(v.data), shape(v.shape), stride(v.stride) {}
+  requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>) View(const View<U>& v)
+      : data(v.data), shape(v.shape), stride(v.stride) {}
 
   KDELTA_INLINE bool null() const { return data == nullptr; }
   KDELTA_INLINE int64_t dim(int axis) const { return shape[axis]; }
@@ -45,12 +45,11 @@ struct BasicAnyView {
   BasicAnyView(Void* p, DType d, const Shape& s) : data(p), dtype(d), shape(s), stride(dense_strides(s)) {}
   BasicAnyView(Void* p, DType d, const Shape& s, const Strides& st) : data(p), dtype(d), shape(s), stride(st) {}
   template <class T>
-    requires(kConst || !std::is_const_v<T>)
-  BasicAnyView(const View<T>& v)
+  requires(kConst || !std::is_const_v<T>) BasicAnyView(const View<T>& v)
       : data(v.data), dtype(DTypeOf<std::remove_const_t<T>>::value), shape(v.shape), stride(v.stride) {}
   template <bool kOther>
-    requires(kConst && !kOther)
-  BasicAnyView(const BasicAnyView<kOther>& v) : data(v.data), dtype(v.dtype), shape(v.shape), stride(v.stride) {}
+  requires(kConst && !kOther) BasicAnyView(const BasicAnyView<kOther>& v)
+      : data(v.data), dtype(v.dtype), shape(v.shape), stride(v.stride) {}
 
   KDELTA_INLINE bool null() const { return data == nullptr; }
   KDELTA_INLINE int64_t dim(int axis) const { return shape[axis]; }
@@ -68,9 +67,7 @@ struct BasicAnyView {
   }
 
   // Rows [begin, begin+count) of axis 0; columns [begin, begin+count) of the last axis. Views, never copies.
-  BasicAnyView rows(int64_t begin, int64_t count) const {
-    return slice(0, begin, count);
-  }
+  BasicAnyView rows(int64_t begin, int64_t count) const { return slice(0, begin, count); }
   BasicAnyView columns(int64_t begin, int64_t count) const { return slice(shape.rank - 1, begin, count); }
   BasicAnyView slice(int axis, int64_t begin, int64_t count) const;
   // The last axis split in two: [T, H*D] -> [T, H, D].
@@ -83,7 +80,8 @@ struct BasicAnyView {
 using AnyView = BasicAnyView<false>;
 using AnyConstView = BasicAnyView<true>;
 
-// Checks for the entry of an op. Each throws Error(invalid_argument) naming the argument, what was given and what is accepted.
+// Checks for the entry of an op. Each throws Error(invalid_argument) naming the argument, what was given and what is
+// accepted.
 void expect_shape(const Shape& shape, const Shape& want, const char* argument);
 void expect_dtype(DType dtype, std::initializer_list<DType> accepted, const char* argument);
 void expect_last_dense(const Shape& shape, const Strides& stride, const char* argument);

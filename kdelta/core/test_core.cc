@@ -64,8 +64,8 @@ TEST(Dtype, F8CodesFollowTheOcpTables) {
 }
 
 TEST(Dtype, NamesRoundTripAndUnknownOnesAreRefused) {
-  for (DType d : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::f8_e4m3, DType::f8_e5m2, DType::f8_e8m0, DType::f4_e2m1,
-                  DType::i8, DType::u8, DType::i16, DType::i32, DType::i64, DType::boolean}) {
+  for (DType d : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::f8_e4m3, DType::f8_e5m2, DType::f8_e8m0,
+                  DType::f4_e2m1, DType::i8, DType::u8, DType::i16, DType::i32, DType::i64, DType::boolean}) {
     DType back{};
     ASSERT_TRUE(parse_dtype(dtype_name(d), &back));
     EXPECT_EQ(back, d);
@@ -119,7 +119,8 @@ TEST(Arena, ScopesGiveBackAndTheMeasuringArenaFindsThePeak) {
     EXPECT_EQ(a->used(), 128);
     EXPECT_EQ(a->peak(), 128 + 512);
   }
-  EXPECT_THAT(test::error_of([&] { (void)arena.take(1000); }), testing::HasSubstr("of 1024 bytes cannot lend 1000 more (128 in use)"));
+  EXPECT_THAT(test::error_of([&] { (void)arena.take(1000); }),
+              testing::HasSubstr("of 1024 bytes cannot lend 1000 more (128 in use)"));
   (void)measuring.take(int64_t{1} << 50);
   EXPECT_GT(measuring.peak(), int64_t{1} << 50);
 }
@@ -179,7 +180,8 @@ TEST(Options, ForceListsAreParsedAndMalformedOnesRefused) {
 TEST(Isa, LevelsHaveNamesAndUnknownOnesAreRefusedWithTheList) {
   for (IsaLevel l : {IsaLevel::portable, IsaLevel::avx2, IsaLevel::avx512, IsaLevel::avx512_bf16, IsaLevel::amx})
     EXPECT_EQ(parse_isa(to_string(l)), l);
-  EXPECT_EQ(test::error_of([] { (void)parse_isa("sse"); }), "isa: 'sse', accepted: portable, avx2, avx512, avx512_bf16, amx");
+  EXPECT_EQ(test::error_of([] { (void)parse_isa("sse"); }),
+            "isa: 'sse', accepted: portable, avx2, avx512, avx512_bf16, amx");
 }
 
 // Case H1: a build without CUDA says so in one line; nothing throws before somebody asks for the device.

@@ -1,5 +1,5 @@
-// A fixed team of threads for one engine. run() hands the same function to every member and returns when all are done; between
-// calls members spin briefly, then sleep. Not fork-safe: the child of a fork has no team and run() says so.
+// A fixed team of threads for one engine. run() hands the same function to every member and returns when all are done;
+// between calls members spin briefly, then sleep. Not fork-safe: the child of a fork has no team and run() says so.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const;
-  // f(rank) for every rank in [0, size()); rank 0 is the caller. The first exception thrown by any rank is rethrown here.
-  // Not re-entrant: f must not call run() of the same pool.
+  // f(rank) for every rank in [0, size()); rank 0 is the caller. The first exception thrown by any rank is rethrown
+  // here. Not re-entrant: f must not call run() of the same pool.
   void run(RankFunction f);
 
  private:

@@ -41,9 +41,13 @@ uint64_t hash_of(std::string_view s) {
   return h ^ h >> 32;
 }
 
-uint8_t tag_of(uint64_t hash) { return static_cast<uint8_t>(hash >> 56 | 1); }
+uint8_t tag_of(uint64_t hash) {
+  return static_cast<uint8_t>(hash >> 56 | 1);
+}
 
-size_t byte_pair(std::string_view two) { return static_cast<uint8_t>(two[0]) * 256u + static_cast<uint8_t>(two[1]); }
+size_t byte_pair(std::string_view two) {
+  return static_cast<uint8_t>(two[0]) * 256u + static_cast<uint8_t>(two[1]);
+}
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Byte-pair encoding of one piece: the whole piece when it is a token, else single bytes of which the adjacent pair with the
-// lowest rank is merged again and again, leftmost first on equal rank.
+// Byte-pair encoding of one piece: the whole piece when it is a token, else single bytes of which the adjacent pair
+// with the lowest rank is merged again and again, leftmost first on equal rank.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace kdelta {
 
 class Bpe {
  public:
-  // tokens[rank]. Distinct, none empty, and every single byte is among them: the reader of the file has checked it, and this
-  // checks again (KDELTA_CHECK).
+  // tokens[rank]. Distinct, none empty, and every single byte is among them: the reader of the file has checked it, and
+  // this checks again (KDELTA_CHECK).
   explicit Bpe(std::span<const std::string> tokens);
 
   int size() const { return static_cast<int>(begin_.size()) - 1; }
@@ -31,8 +31,8 @@ class Bpe {
   std::string bytes_;            // all tokens, by rank
   std::vector<uint32_t> begin_;  // [size+1] offsets into bytes_
   size_t longest_ = 0;
-  // Open addressing, a power of two, at most half full. Nearly all questions of a merge are answered by "no such token", and
-  // by the tags alone, which lie in the second-level cache.
+  // Open addressing, a power of two, at most half full. Nearly all questions of a merge are answered by "no such
+  // token", and by the tags alone, which lie in the second-level cache.
   std::vector<uint8_t> tag_;  // 0: free
   std::vector<int32_t> rank_;
   std::vector<int32_t> byte_rank_;       // [256]

@@ -32,7 +32,8 @@ class CallNames {
     const size_t i = result_++;
     if (!m.call_id.empty()) return m.call_id;
     if (i < names_.size()) return names_[i];
-    fail(ErrorCode::invalid_argument, "messages[", position, "]: a tool result without call_id, and no call that it could answer");
+    fail(ErrorCode::invalid_argument, "messages[", position,
+         "]: a tool result without call_id, and no call that it could answer");
   }
 
  private:
@@ -59,7 +60,8 @@ void message(PromptWriter& out, const Message& m, size_t position, CallNames& ca
     out.text(str("## Return of ", call_names.of_result(m, position), "\n", m.content));
   } else {
     if (has_tools(m.tools, str("messages[", position, "].tools")))
-      fail(ErrorCode::unsupported, "messages[", position, "].tools: this model's chat format knows tools at the beginning only");
+      fail(ErrorCode::unsupported, "messages[", position,
+           "].tools: this model's chat format knows tools at the beginning only");
     open(out, m.role, m.name.empty() ? role_name(m.role) : m.name);
     out.text(m.content);
     if (m.role == Role::assistant) {
@@ -74,7 +76,8 @@ void message(PromptWriter& out, const Message& m, size_t position, CallNames& ca
 
 void write_k2_prompt(PromptWriter& out, std::span<const Message> messages, const ChatOptions& options) {
   if (!options.effort.empty())
-    fail(ErrorCode::unsupported, "thinking effort '", printable(options.effort), "': this model's chat format has none");
+    fail(ErrorCode::unsupported, "thinking effort '", printable(options.effort),
+         "': this model's chat format has none");
   if (has_tools(options.tools, "tools")) {
     open(out, Role::system, "tool_declare");
     out.text(json_text(options.tools, {.spaced = true}));

@@ -14,9 +14,12 @@ using Attributes = std::initializer_list<std::pair<std::string_view, std::string
 std::string escaped(std::string_view value) {
   std::string out;
   for (char c : value) {
-    if (c == '&') out += "&amp;";
-    else if (c == '"') out += "&quot;";
-    else out += c;
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
   }
   return out;
 }
@@ -57,17 +60,21 @@ void system_message(PromptWriter& out, std::string_view type, std::string_view b
   end_message(out);
 }
 
-std::string fenced(const Json& value) { return str("```json\n", json_text(value, {.sort_keys = true}), "\n```"); }
+std::string fenced(const Json& value) {
+  return str("```json\n", json_text(value, {.sort_keys = true}), "\n```");
+}
 
 void declare_tools(PromptWriter& out, const Json& tools) {
-  system_message(out, "tool-declare", str("# Tools\nHere are the available tools, described in JSONSchema.\n\n", fenced(tools)));
+  system_message(out, "tool-declare",
+                 str("# Tools\nHere are the available tools, described in JSONSchema.\n\n", fenced(tools)));
 }
 
 void extend_tools(PromptWriter& out, const Json& tools) {
-  system_message(out, "tool-declare",
-                 str("## New Tools Available\nThe system dynamically extends the toolset via lazy-loading.\n"
-                     "You have access to all existing and extended tools.\nHere are the specs for the extended tools.\n\n",
-                     fenced(tools)));
+  system_message(
+      out, "tool-declare",
+      str("## New Tools Available\nThe system dynamically extends the toolset via lazy-loading.\n"
+          "You have access to all existing and extended tools.\nHere are the specs for the extended tools.\n\n",
+          fenced(tools)));
 }
 
 void thinking_effort(PromptWriter& out, std::string_view effort) {
@@ -75,20 +82,28 @@ void thinking_effort(PromptWriter& out, std::string_view effort) {
   if (std::find(std::begin(accepted), std::end(accepted), effort) == std::end(accepted))
     fail(ErrorCode::invalid_argument, "thinking effort '", printable(effort), "', accepted: low, medium, high, max");
   system_message(out, "thinking-effort",
-                 str("`thinking_effort` guides on how much to think in your thinking channel (not including the response channel), "
+                 str("`thinking_effort` guides on how much to think in your thinking channel (not including the "
+                     "response channel), "
                      "supported values include `low`, `medium`, `high`, and `max`.\n"
-                     "Now the system is invoked with `thinking_effort=", effort, "`."));
+                     "Now the system is invoked with `thinking_effort=",
+                     effort, "`."));
 }
 
 std::string_view type_name(const Json& value) {
   switch (value.kind()) {
-    case Json::Kind::null: return "null";
-    case Json::Kind::boolean: return "boolean";
+    case Json::Kind::null:
+      return "null";
+    case Json::Kind::boolean:
+      return "boolean";
     case Json::Kind::integer:
-    case Json::Kind::real: return "number";
-    case Json::Kind::string: return "string";
-    case Json::Kind::array: return "array";
-    case Json::Kind::object: return "object";
+    case Json::Kind::real:
+      return "number";
+    case Json::Kind::string:
+      return "string";
+    case Json::Kind::array:
+      return "array";
+    case Json::Kind::object:
+      return "object";
   }
   KDELTA_UNREACHABLE("kind of JSON value", value.kind());
 }
@@ -133,7 +148,8 @@ void assistant_message(PromptWriter& out, const Message& m, bool thinking, const
   end_message(out);
 }
 
-// A message to render: tool results may stand elsewhere than in the conversation, under the name of the call they answer.
+// A message to render: tool results may stand elsewhere than in the conversation, under the name of the call they
+// answer.
 struct Entry {
   const Message* message;
   size_t position;        // in the conversation, for messages of errors
@@ -180,7 +196,8 @@ class ResultNumbering {
     std::string_view tool = e.tool.empty() ? std::string_view(e.message->name) : e.tool;
     if (tool.empty() && count_ <= calls_.size()) tool = calls_[count_ - 1].name;
     if (tool.empty())
-      fail(ErrorCode::invalid_argument, "messages[", e.position, "]: a tool result without a name, and no call that it could answer");
+      fail(ErrorCode::invalid_argument, "messages[", e.position,
+           "]: a tool result without a name, and no call that it could answer");
     open(out, "message", {{"role", "tool"}, {"tool", std::string(tool)}, {"index", std::to_string(count_)}});
     out.text(e.message->content);
     end_message(out);
@@ -213,13 +230,16 @@ void conversation(PromptWriter& out, std::span<const Message> messages, bool thi
 
 void tool_choice(PromptWriter& out, ToolChoice choice) {
   switch (choice) {
-    case ToolChoice::automatic: return;
+    case ToolChoice::automatic:
+      return;
     case ToolChoice::none:
-      return system_message(out, "tool-choice",
-                            "The system is invoked with `tool_choice=none`.\nYou MUST NOT call any tools in the next message.");
+      return system_message(
+          out, "tool-choice",
+          "The system is invoked with `tool_choice=none`.\nYou MUST NOT call any tools in the next message.");
     case ToolChoice::required:
-      return system_message(out, "tool-choice",
-                            "The system is invoked with `tool_choice=required`.\nYou MUST call tools in the next message.");
+      return system_message(
+          out, "tool-choice",
+          "The system is invoked with `tool_choice=required`.\nYou MUST call tools in the next message.");
   }
   KDELTA_UNREACHABLE("tool choice", choice);
 }
@@ -227,12 +247,16 @@ void tool_choice(PromptWriter& out, ToolChoice choice) {
 void response_format(PromptWriter& out, ResponseFormat format, const Json& schema) {
   const auto write = [&](std::string_view name, std::string_view more) {
     system_message(out, "response-format",
-                   str("The system is invoked with `response_format=", name, "`.\nYour response must be raw JSON data without markdown "
-                       "code blocks (```json) or any additional formatting.", more));
+                   str("The system is invoked with `response_format=", name,
+                       "`.\nYour response must be raw JSON data without markdown "
+                       "code blocks (```json) or any additional formatting.",
+                       more));
   };
   switch (format) {
-    case ResponseFormat::text: return;
-    case ResponseFormat::json_object: return write("json_object", "");
+    case ResponseFormat::text:
+      return;
+    case ResponseFormat::json_object:
+      return write("json_object", "");
     case ResponseFormat::json_schema:
       if (schema.is_null()) fail(ErrorCode::invalid_argument, "response_schema: missing for json_schema");
       return write("json_schema", str("\nThe JSON data must match the following schema:\n", fenced(schema)));

@@ -43,7 +43,8 @@ void require_shards(const std::string& directory, const CheckpointIndex& index) 
   std::vector<std::string> missing;
   for (const std::string& shard : index.shards) {
     std::error_code error;
-    if (!std::filesystem::exists(join(directory, shard), error)) missing.push_back(shard);  // false for a dangling link too
+    if (!std::filesystem::exists(join(directory, shard), error))
+      missing.push_back(shard);  // false for a dangling link too
   }
   if (!missing.empty())
     fail(ErrorCode::bad_file, directory, ": ", missing.size(), " of ", index.shards.size(), " shards that ", kIndexName,
@@ -79,7 +80,8 @@ Checkpoint Checkpoint::open(const std::string& directory) {
   const std::vector<std::string> present = list_safetensors(directory);
   const std::string index_path = join(directory, kIndexName);
   std::error_code error;
-  if (std::filesystem::exists(std::filesystem::symlink_status(index_path, error))) {  // a dangling link is an error, not "no index"
+  if (std::filesystem::exists(
+          std::filesystem::symlink_status(index_path, error))) {  // a dangling link is an error, not "no index"
     const CheckpointIndex index = read_checkpoint_index(index_path);
     require_shards(directory, index);
     impl->open_files(index.shards);
@@ -106,8 +108,8 @@ void Checkpoint::Impl::open_files(const std::vector<std::string>& names) {
   std::ranges::sort(tensors, {}, &TensorInfo::name);
   const auto twice = std::ranges::adjacent_find(tensors, {}, &TensorInfo::name);
   if (twice != tensors.end())
-    fail(ErrorCode::bad_file, files[static_cast<size_t>(twice[1].file)].path(), ": tensor ", printable(twice->name), ": also in ",
-         files[static_cast<size_t>(twice->file)].path());
+    fail(ErrorCode::bad_file, files[static_cast<size_t>(twice[1].file)].path(), ": tensor ", printable(twice->name),
+         ": also in ", files[static_cast<size_t>(twice->file)].path());
 }
 
 // Both lists are ordered by name: the first difference is the message.
@@ -117,15 +119,16 @@ void Checkpoint::Impl::check_against(const CheckpointIndex& index) const {
     const std::string& shard = files[static_cast<size_t>(entry.shard)].path();
     if (tensor != tensors.end() && tensor->name < entry.tensor) break;
     if (tensor == tensors.end() || tensor->name != entry.tensor)
-      fail(ErrorCode::bad_file, shard, ": tensor ", printable(entry.tensor), ": missing, but ", kIndexName, " says it is here");
+      fail(ErrorCode::bad_file, shard, ": tensor ", printable(entry.tensor), ": missing, but ", kIndexName,
+           " says it is here");
     if (tensor->file != entry.shard)
       fail(ErrorCode::bad_file, shard, ": tensor ", printable(entry.tensor), ": missing, ", kIndexName,
            " says it is here, found it in ", files[static_cast<size_t>(tensor->file)].path());
     ++tensor;
   }
   if (tensor != tensors.end())
-    fail(ErrorCode::bad_file, files[static_cast<size_t>(tensor->file)].path(), ": tensor ", printable(tensor->name), ": not in ",
-         kIndexName);
+    fail(ErrorCode::bad_file, files[static_cast<size_t>(tensor->file)].path(), ": tensor ", printable(tensor->name),
+         ": not in ", kIndexName);
 }
 
 void Checkpoint::Impl::write_notes(const std::vector<std::string>& present, const CheckpointIndex& index) {
@@ -133,14 +136,20 @@ void Checkpoint::Impl::write_notes(const std::vector<std::string>& present, cons
     if (!std::ranges::binary_search(index.shards, name))
       notes.push_back(str(printable(name), ": not named by ", kIndexName, ", ignored"));
   if (index.total_size && *index.total_size != total_bytes)
-    notes.push_back(str(kIndexName, ": metadata.total_size ", *index.total_size, ", the tensors have ", total_bytes, " bytes"));
+    notes.push_back(
+        str(kIndexName, ": metadata.total_size ", *index.total_size, ", the tensors have ", total_bytes, " bytes"));
 }
 
-const std::string& Checkpoint::directory() const { return impl_->directory; }
-std::span<const TensorInfo> Checkpoint::tensors() const { return impl_->tensors; }
+const std::string& Checkpoint::directory() const {
+  return impl_->directory;
+}
+std::span<const TensorInfo> Checkpoint::tensors() const {
+  return impl_->tensors;
+}
 
 const TensorInfo* Checkpoint::find(std::string_view name) const {
-  const auto at = std::ranges::lower_bound(impl_->tensors, name, {}, [](const TensorInfo& t) -> std::string_view { return t.name; });
+  const auto at = std::ranges::lower_bound(impl_->tensors, name, {},
+                                           [](const TensorInfo& t) -> std::string_view { return t.name; });
   return at != impl_->tensors.end() && at->name == name ? &*at : nullptr;
 }
 
@@ -148,9 +157,17 @@ const uint8_t* Checkpoint::data(const TensorInfo& tensor) const {
   return impl_->files[static_cast<size_t>(tensor.file)].bytes().data() + tensor.begin;
 }
 
-const std::string& Checkpoint::file_path(int file) const { return impl_->files.at(static_cast<size_t>(file)).path(); }
-int Checkpoint::file_count() const { return static_cast<int>(impl_->files.size()); }
-int64_t Checkpoint::total_bytes() const { return impl_->total_bytes; }
-std::span<const std::string> Checkpoint::notes() const { return impl_->notes; }
+const std::string& Checkpoint::file_path(int file) const {
+  return impl_->files.at(static_cast<size_t>(file)).path();
+}
+int Checkpoint::file_count() const {
+  return static_cast<int>(impl_->files.size());
+}
+int64_t Checkpoint::total_bytes() const {
+  return impl_->total_bytes;
+}
+std::span<const std::string> Checkpoint::notes() const {
+  return impl_->notes;
+}
 
 }  // namespace kdelta

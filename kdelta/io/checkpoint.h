@@ -1,6 +1,6 @@
-// A checkpoint directory: safetensors files, sharded with model.safetensors.index.json or a single file, mapped and validated as
-// a whole before anything is used. Format: 8-byte little-endian header length, JSON header {name: {dtype, shape, data_offsets}},
-// data. Every byte of the data part must belong to exactly one tensor.
+// A checkpoint directory: safetensors files, sharded with model.safetensors.index.json or a single file, mapped and
+// validated as a whole before anything is used. Format: 8-byte little-endian header length, JSON header {name: {dtype,
+// shape, data_offsets}}, data. Every byte of the data part must belong to exactly one tensor.
 #pragma once
 
 #include <memory>
@@ -24,10 +24,11 @@ struct TensorInfo {
 
 class Checkpoint {
  public:
-  // Opens and validates `directory`. Throws Error(bad_file) naming the file, the tensor and the reason: truncated, overlapping
-  // or gapped data, wrong or unknown dtype, a shape whose size differs from its span, overflow, duplicate names within and across
-  // shards, a missing shard, a tensor that the index names but the shard lacks and the reverse, header over 100 MB, deep or
-  // malformed JSON. Files of the directory that the index does not name are ignored and listed in notes().
+  // Opens and validates `directory`. Throws Error(bad_file) naming the file, the tensor and the reason: truncated,
+  // overlapping or gapped data, wrong or unknown dtype, a shape whose size differs from its span, overflow, duplicate
+  // names within and across shards, a missing shard, a tensor that the index names but the shard lacks and the reverse,
+  // header over 100 MB, deep or malformed JSON. Files of the directory that the index does not name are ignored and
+  // listed in notes().
   static Checkpoint open(const std::string& directory);
 
   const std::string& directory() const;
@@ -48,8 +49,8 @@ class Checkpoint {
   std::shared_ptr<const Impl> impl_;
 };
 
-// Writes one safetensors file (for dumps and tests): tensors in the given order, header padded with spaces so that data starts
-// 8-byte aligned. The file appears under `path` only when complete (written beside it, then renamed).
+// Writes one safetensors file (for dumps and tests): tensors in the given order, header padded with spaces so that data
+// starts 8-byte aligned. The file appears under `path` only when complete (written beside it, then renamed).
 struct TensorToWrite {
   std::string name;
   DType dtype;

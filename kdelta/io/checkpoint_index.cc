@@ -11,8 +11,8 @@
 namespace kdelta {
 namespace {
 
-// Kimi K3's index, the largest released, has 497,220 entries in about 60 MB: room for four times its bytes and eight times its
-// entries.
+// Kimi K3's index, the largest released, has 497,220 entries in about 60 MB: room for four times its bytes and eight
+// times its entries.
 constexpr JsonLimits kIndexLimits{.max_bytes = 256'000'000, .max_values = 4'000'000};
 
 class IndexEvents final : public JsonEvents {
@@ -28,8 +28,10 @@ class IndexEvents final : public JsonEvents {
       return;
     }
     if (!keys_.back().insert(name).second) refuse(printable(name), ": the key appears twice");
-    if (depth_ == 1) section_ = std::move(name);
-    else field_ = std::move(name);
+    if (depth_ == 1)
+      section_ = std::move(name);
+    else
+      field_ = std::move(name);
   }
 
   void scalar(Json&& value) override {
@@ -72,7 +74,8 @@ class IndexEvents final : public JsonEvents {
   void set_shard(const Json& value) {
     if (value.kind() != Json::Kind::string) refuse_entry(describe(value));
     const std::string& name = value.string();
-    const bool plain = !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
+    const bool plain =
+        !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
     if (!plain) refuse_entry(describe(value));
     index_.entries.back().shard = shard_ids_.try_emplace(name, static_cast<int>(shard_ids_.size())).first->second;
   }
@@ -91,8 +94,9 @@ class IndexEvents final : public JsonEvents {
   std::map<std::string, int, std::less<>> shard_ids_;  // in order of appearance
   bool weight_map_seen_ = false;
   int depth_ = 0;
-  std::string section_, field_;               // the last keys at depths 1 and 2
-  std::vector<std::set<std::string>> keys_;  // of each open object but weight_map, whose keys are compared after sorting
+  std::string section_, field_;  // the last keys at depths 1 and 2
+  std::vector<std::set<std::string>>
+      keys_;  // of each open object but weight_map, whose keys are compared after sorting
 };
 
 CheckpointIndex IndexEvents::take() {

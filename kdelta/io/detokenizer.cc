@@ -16,8 +16,10 @@ std::string Utf8Stream::feed(std::string_view bytes) {
   while (pos < text.size()) {
     const Char c = decode_char(text, pos);
     if (c.state == Utf8::incomplete) break;
-    if (c.state == Utf8::valid) out.append(text, pos, static_cast<size_t>(c.bytes));
-    else out += kReplacement;
+    if (c.state == Utf8::valid)
+      out.append(text, pos, static_cast<size_t>(c.bytes));
+    else
+      out += kReplacement;
     pos += static_cast<size_t>(c.bytes);
   }
   held_ = text.substr(pos);

@@ -9,8 +9,8 @@
 
 namespace kdelta {
 
-// Bytes to valid UTF-8, for a stream. Each maximal ill-formed sequence becomes one U+FFFD, at once: only a beginning that the
-// next byte may still complete (at most 3 bytes) is held.
+// Bytes to valid UTF-8, for a stream. Each maximal ill-formed sequence becomes one U+FFFD, at once: only a beginning
+// that the next byte may still complete (at most 3 bytes) is held.
 class Utf8Stream {
  public:
   std::string feed(std::string_view bytes);
@@ -27,8 +27,8 @@ class Detokenizer {
   explicit Detokenizer(const Tokenizer& tokenizer, Specials specials = Specials::skip)
       : tokenizer_(&tokenizer), specials_(specials) {}
 
-  // What the id adds to the text; may be empty. A skipped special adds nothing, and an unfinished character in front of it
-  // ends there. Throws Error(invalid_argument) on an id outside the vocabulary; nothing has changed then.
+  // What the id adds to the text; may be empty. A skipped special adds nothing, and an unfinished character in front of
+  // it ends there. Throws Error(invalid_argument) on an id outside the vocabulary; nothing has changed then.
   std::string feed(int id);
   std::string finish() { return stream_.finish(); }
 

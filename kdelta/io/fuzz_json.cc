@@ -1,5 +1,5 @@
-// Any text as JSON: refused with an Error whose message is UTF-8, or what was read is written and read back as the same value, in
-// every style, and a reader can walk all of it.
+// Any text as JSON: refused with an Error whose message is UTF-8, or what was read is written and read back as the same
+// value, in every style, and a reader can walk all of it.
 #include "kdelta/core/check.h"
 #include "kdelta/io/json_reader.h"
 
@@ -43,7 +43,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       KDELTA_CHECK(parse_json(text, {"again"}, {.max_bytes = 1 << 30}) == value, text);
     }
     const std::string sorted = json_text(value, {.sort_keys = true});
-    KDELTA_CHECK(json_text(parse_json(sorted, {"sorted"}, {.max_bytes = 1 << 30}), {.sort_keys = true}) == sorted, sorted);
+    KDELTA_CHECK(json_text(parse_json(sorted, {"sorted"}, {.max_bytes = 1 << 30}), {.sort_keys = true}) == sorted,
+                 sorted);
     if (value.kind() == Json::Kind::object) walk(JsonReader(value, {"fuzz"}));
   } catch (const Error& e) {
     KDELTA_CHECK(e.code() == ErrorCode::bad_file && is_utf8(e.what()), e.what());

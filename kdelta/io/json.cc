@@ -12,13 +12,20 @@ namespace {
 
 const char* kind_name(Json::Kind kind) {
   switch (kind) {
-    case Json::Kind::null: return "null";
-    case Json::Kind::boolean: return "boolean";
-    case Json::Kind::integer: return "integer";
-    case Json::Kind::real: return "number";
-    case Json::Kind::string: return "string";
-    case Json::Kind::array: return "array";
-    case Json::Kind::object: return "object";
+    case Json::Kind::null:
+      return "null";
+    case Json::Kind::boolean:
+      return "boolean";
+    case Json::Kind::integer:
+      return "integer";
+    case Json::Kind::real:
+      return "number";
+    case Json::Kind::string:
+      return "string";
+    case Json::Kind::array:
+      return "array";
+    case Json::Kind::object:
+      return "object";
   }
   KDELTA_UNREACHABLE("kind", kind);
 }
@@ -97,8 +104,12 @@ const Json::Object& Json::object() const {
   wrong_kind(Kind::object, *this);
 }
 
-Json::Array& Json::array() { return const_cast<Array&>(std::as_const(*this).array()); }
-Json::Object& Json::object() { return const_cast<Object&>(std::as_const(*this).object()); }
+Json::Array& Json::array() {
+  return const_cast<Array&>(std::as_const(*this).array());
+}
+Json::Object& Json::object() {
+  return const_cast<Object&>(std::as_const(*this).object());
+}
 
 const Json* Json::find(std::string_view key) const {
   if (const auto* members = std::get_if<Object>(&value_))
@@ -118,7 +129,9 @@ void Json::set(std::string_view key, Json value) {
   members.push_back({std::string(key), std::move(value)});
 }
 
-bool Json::operator==(const Json& other) const { return value_ == other.value_; }
+bool Json::operator==(const Json& other) const {
+  return value_ == other.value_;
+}
 
 namespace {
 
@@ -140,9 +153,12 @@ class TreeBuilder final : public JsonEvents {
 
  private:
   void place(Json value) {
-    if (open_.empty()) root_ = std::move(value);
-    else if (open_.back().kind() == Json::Kind::array) open_.back().array().push_back(std::move(value));
-    else open_.back().object().back().value = std::move(value);
+    if (open_.empty())
+      root_ = std::move(value);
+    else if (open_.back().kind() == Json::Kind::array)
+      open_.back().array().push_back(std::move(value));
+    else
+      open_.back().object().back().value = std::move(value);
   }
   void close() {
     Json done = std::move(open_.back());
@@ -191,13 +207,19 @@ Json parse_json_file(const std::string& path, const JsonLimits& limits) {
 
 std::string describe(const Json& value) {
   switch (value.kind()) {
-    case Json::Kind::null: return "null";
-    case Json::Kind::boolean: return value.boolean() ? "true" : "false";
+    case Json::Kind::null:
+      return "null";
+    case Json::Kind::boolean:
+      return value.boolean() ? "true" : "false";
     case Json::Kind::integer:
-    case Json::Kind::real: return str(kind_name(value.kind()), " ", json_text(value));
-    case Json::Kind::string: return str("string \"", printable(value.string()), "\"");
-    case Json::Kind::array: return str("array of ", value.array().size());
-    case Json::Kind::object: return str("object of ", value.object().size());
+    case Json::Kind::real:
+      return str(kind_name(value.kind()), " ", json_text(value));
+    case Json::Kind::string:
+      return str("string \"", printable(value.string()), "\"");
+    case Json::Kind::array:
+      return str("array of ", value.array().size());
+    case Json::Kind::object:
+      return str("object of ", value.object().size());
   }
   KDELTA_UNREACHABLE("kind", value.kind());
 }

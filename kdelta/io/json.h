@@ -1,5 +1,6 @@
-// JSON values for small documents from untrusted places (configs, requests, tool schemas) and for what we write ourselves. Object
-// members keep the order of the text. The parser library is named in json_events.cc alone; this header is cheap to include.
+// JSON values for small documents from untrusted places (configs, requests, tool schemas) and for what we write
+// ourselves. Object members keep the order of the text. The parser library is named in json_events.cc alone; this
+// header is cheap to include.
 #pragma once
 
 #include <concepts>
@@ -28,8 +29,8 @@ class Json {
   template <std::same_as<bool> T>  // a template, so that no pointer turns into a boolean
   Json(T value) : value_(value) {}
   template <std::integral T>
-    requires(!std::same_as<T, bool> && !std::same_as<T, char>)
-  Json(T value) : value_(in_range(std::in_range<int64_t>(value), static_cast<int64_t>(value))) {}
+  requires(!std::same_as<T, bool> && !std::same_as<T, char>) Json(T value)
+      : value_(in_range(std::in_range<int64_t>(value), static_cast<int64_t>(value))) {}
   Json(double value);
   Json(std::string value);
   Json(std::string_view value);
@@ -47,7 +48,8 @@ class Json {
 
   Kind kind() const;
   bool is_null() const { return kind() == Kind::null; }
-  // Each throws Error(invalid_argument) when kind() is another one. For input that may be wrong use JsonReader, which says where.
+  // Each throws Error(invalid_argument) when kind() is another one. For input that may be wrong use JsonReader, which
+  // says where.
   bool boolean() const;
   int64_t integer() const;
   double number() const;  // real or integer
@@ -88,21 +90,23 @@ struct JsonSource {
   ErrorCode code = ErrorCode::bad_file;
 };
 
-// What a text may cost. A tree takes about 50 bytes a value, so max_values bounds memory where max_bytes does not ("[[],[],...").
+// What a text may cost. A tree takes about 50 bytes a value, so max_values bounds memory where max_bytes does not
+// ("[[],[],...").
 struct JsonLimits {
   int64_t max_bytes = int64_t{8} << 20;
   int64_t max_values = int64_t{1} << 20;
-  int max_depth = 64;  // of nested arrays and objects; deeper than any config or tool schema seen, shallow for any stack
+  int max_depth =
+      64;  // of nested arrays and objects; deeper than any config or tool schema seen, shallow for any stack
 };
 
-// Throws Error(source.code) with source, place and reason: malformed text, invalid UTF-8, a key twice in one object, a number
-// beyond double, more than the limits allow.
+// Throws Error(source.code) with source, place and reason: malformed text, invalid UTF-8, a key twice in one object, a
+// number beyond double, more than the limits allow.
 Json parse_json(std::string_view text, const JsonSource& source, const JsonLimits& limits = {});
 // A whole file; messages start with its path.
 Json parse_json_file(const std::string& path, const JsonLimits& limits = {});
 
-// Numbers and escapes as Python's json.dumps(..., ensure_ascii=False) writes them: prompts hold such text, and a model was trained
-// on those characters. Doubles round-trip; 1.0 stays 1.0.
+// Numbers and escapes as Python's json.dumps(..., ensure_ascii=False) writes them: prompts hold such text, and a model
+// was trained on those characters. Doubles round-trip; 1.0 stays 1.0.
 struct JsonStyle {
   bool spaced = false;     // ", " and ": " in place of "," and ":"
   bool sort_keys = false;  // at every depth, by code point

@@ -69,8 +69,7 @@ class Adapter {
       fail(source_.code, source_.name, ": arrays and objects nest deeper than ", limits_.max_depth);
   }
   void count() {
-    if (++values_ > limits_.max_values)
-      fail(source_.code, source_.name, ": more than ", limits_.max_values, " values");
+    if (++values_ > limits_.max_values) fail(source_.code, source_.name, ": more than ", limits_.max_values, " values");
   }
 
   const JsonSource& source_;
@@ -86,7 +85,8 @@ void parse_json_events(std::string_view text, const JsonSource& source, const Js
   if (std::cmp_greater(text.size(), limits.max_bytes))
     fail(source.code, source.name, ": ", text.size(), " bytes of JSON, at most ", limits.max_bytes, " expected");
   // The library takes a zero byte for the end of the text and would ignore what follows.
-  if (const size_t zero = text.find('\0'); zero != text.npos) fail(source.code, source.name, ": byte ", zero + 1, ": a zero byte");
+  if (const size_t zero = text.find('\0'); zero != text.npos)
+    fail(source.code, source.name, ": byte ", zero + 1, ": a zero byte");
   Adapter adapter(source, limits, events);
   Library::sax_parse(text.begin(), text.end(), &adapter);
 }

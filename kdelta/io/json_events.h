@@ -1,5 +1,5 @@
-// JSON as a stream of events: for texts too large for a tree (tensor headers, the index of half a million tensors) and for the
-// tree itself. Iterative, so a hostile text cannot exhaust the stack.
+// JSON as a stream of events: for texts too large for a tree (tensor headers, the index of half a million tensors) and
+// for the tree itself. Iterative, so a hostile text cannot exhaust the stack.
 #pragma once
 
 #include "kdelta/io/json.h"

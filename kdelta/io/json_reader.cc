@@ -17,12 +17,14 @@ inline constexpr bool kGivesReaders<std::vector<JsonReader>> = true;
 struct JsonReader::Document {
   Json root;
   JsonSource source;
-  std::unordered_set<const Json*> read;     // values handed out whole
-  std::unordered_set<const Json*> entered;  // objects, and arrays of objects, handed out as readers: their fields count singly
+  std::unordered_set<const Json*> read;  // values handed out whole
+  std::unordered_set<const Json*>
+      entered;  // objects, and arrays of objects, handed out as readers: their fields count singly
 };
 
 JsonReader::JsonReader(Json root, JsonSource source)
-    : document_(std::make_shared<Document>(Document{std::move(root), std::move(source), {}, {}})), object_(&document_->root) {
+    : document_(std::make_shared<Document>(Document{std::move(root), std::move(source), {}, {}})),
+      object_(&document_->root) {
   if (object_->kind() != Json::Kind::object)
     fail(document_->source.code, document_->source.name, ": ", describe(*object_), ", expected an object");
 }
@@ -94,7 +96,9 @@ std::string JsonReader::path_of(std::string_view field) const {
   return path_.empty() ? printable(field) : path_ + "." + printable(field);
 }
 
-const std::string& JsonReader::source() const { return document_->source.name; }
+const std::string& JsonReader::source() const {
+  return document_->source.name;
+}
 
 void JsonReader::refuse(std::string_view field, std::string_view expected) const {
   const Json* value = member(field);
@@ -105,7 +109,9 @@ void JsonReader::wrong(const std::string& path, const Json& value, std::string_v
   fail(document_->source.code, source(), ": ", path, ": ", describe(value), ", expected ", expected);
 }
 
-const Json* JsonReader::member(std::string_view field) const { return object_->find(field); }
+const Json* JsonReader::member(std::string_view field) const {
+  return object_->find(field);
+}
 
 template <>
 void JsonReader::convert(const Json& value, const std::string& path, bool& out) const {
@@ -161,8 +167,8 @@ std::optional<int64_t> JsonReader::find_in(std::string_view field, int64_t low, 
   return value;
 }
 
-#define KDELTA_JSON_READS(...)                                    \
-  template __VA_ARGS__ JsonReader::get(std::string_view) const;   \
+#define KDELTA_JSON_READS(...)                                  \
+  template __VA_ARGS__ JsonReader::get(std::string_view) const; \
   template std::optional<__VA_ARGS__> JsonReader::find(std::string_view) const;
 KDELTA_JSON_READS(bool)
 KDELTA_JSON_READS(int64_t)

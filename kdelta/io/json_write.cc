@@ -17,12 +17,14 @@ constexpr int kMaxWriteDepth = 1000;
 
 // Python's repr: shortest digits that round-trip, an exponent below 1e-4 and from 1e16, always a point or an exponent.
 void append_double(std::string& out, double value) {
-  if (!std::isfinite(value)) fail(ErrorCode::invalid_argument, "json: ", value, " cannot be written, expected a finite number");
+  if (!std::isfinite(value))
+    fail(ErrorCode::invalid_argument, "json: ", value, " cannot be written, expected a finite number");
   std::array<char, 64> text;
   const double magnitude = std::fabs(value);
   const bool fixed = value == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value,
-                                 fixed ? std::chars_format::fixed : std::chars_format::scientific).ptr;
+                                 fixed ? std::chars_format::fixed : std::chars_format::scientific)
+                       .ptr;
   const std::string_view digits(text.data(), static_cast<size_t>(end - text.data()));
   out += digits;
   if (fixed && digits.find('.') == digits.npos) out += ".0";
@@ -84,16 +86,30 @@ class JsonWriter {
 
   void write(const Json& value) {
     switch (value.kind()) {
-      case Json::Kind::null: out_ += "null"; return;
-      case Json::Kind::boolean: out_ += value.boolean() ? "true" : "false"; return;
-      case Json::Kind::integer: out_ += std::to_string(value.integer()); return;
-      case Json::Kind::real:
-        if (const auto* huge = std::get_if<Json::HugeInteger>(&value.value_)) out_ += huge->digits;
-        else append_double(out_, value.number());
+      case Json::Kind::null:
+        out_ += "null";
         return;
-      case Json::Kind::string: append_json_string(out_, value.string()); return;
-      case Json::Kind::array: write_array(value.array()); return;
-      case Json::Kind::object: write_object(value.object()); return;
+      case Json::Kind::boolean:
+        out_ += value.boolean() ? "true" : "false";
+        return;
+      case Json::Kind::integer:
+        out_ += std::to_string(value.integer());
+        return;
+      case Json::Kind::real:
+        if (const auto* huge = std::get_if<Json::HugeInteger>(&value.value_))
+          out_ += huge->digits;
+        else
+          append_double(out_, value.number());
+        return;
+      case Json::Kind::string:
+        append_json_string(out_, value.string());
+        return;
+      case Json::Kind::array:
+        write_array(value.array());
+        return;
+      case Json::Kind::object:
+        write_object(value.object());
+        return;
     }
     KDELTA_UNREACHABLE("kind", value.kind());
   }
@@ -110,7 +126,8 @@ class JsonWriter {
   void write_object(const Json::Object& members) {
     std::vector<const JsonMember*> order;
     for (const JsonMember& m : members) order.push_back(&m);
-    if (style_.sort_keys) std::ranges::stable_sort(order, {}, [](const JsonMember* m) -> std::string_view { return m->key; });
+    if (style_.sort_keys)
+      std::ranges::stable_sort(order, {}, [](const JsonMember* m) -> std::string_view { return m->key; });
     enter('{');
     for (size_t i = 0; i < order.size(); ++i) {
       if (i > 0) separate(',');

@@ -1,4 +1,5 @@
-// A whole file, read only, mapped into memory: pages come from the page cache on first touch, so loading copies nothing.
+// A whole file, read only, mapped into memory: pages come from the page cache on first touch, so loading copies
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@ namespace kdelta {
 class MappedFile {
  public:
   MappedFile() = default;
-  // Throws Error(bad_file) naming the path when it cannot be opened or is not a regular file. An empty file maps to no bytes.
+  // Throws Error(bad_file) naming the path when it cannot be opened or is not a regular file. An empty file maps to no
+  // bytes.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

@@ -23,7 +23,8 @@ std::string_view header_text(std::span<const uint8_t> file, const std::string& p
   if (text.starts_with("version https://git-lfs"))
     fail(ErrorCode::bad_file, path, ": a Git LFS pointer, not the weights themselves; fetch them with git lfs pull");
   if (file.size() < kLengthBytes)
-    fail(ErrorCode::bad_file, path, ": ", file.size(), " bytes, expected at least the ", kLengthBytes, " of the header length");
+    fail(ErrorCode::bad_file, path, ": ", file.size(), " bytes, expected at least the ", kLengthBytes,
+         " of the header length");
   uint64_t length = 0;
   for (int i = kLengthBytes - 1; i >= 0; --i) length = length << 8 | file[static_cast<size_t>(i)];
   if (length > kMaxHeaderBytes)
@@ -33,7 +34,8 @@ std::string_view header_text(std::span<const uint8_t> file, const std::string& p
     fail(ErrorCode::bad_file, path, ": header of ", length, " bytes claimed, but only ", file.size() - kLengthBytes,
          " follow: the file is truncated");
   const std::string_view header = text.substr(kLengthBytes, length);
-  if (!header.starts_with('{')) fail(ErrorCode::bad_file, path, ": the header does not start with '{': not a safetensors file");
+  if (!header.starts_with('{'))
+    fail(ErrorCode::bad_file, path, ": the header does not start with '{': not a safetensors file");
   return header;
 }
 
@@ -45,9 +47,12 @@ class HeaderEvents final : public JsonEvents {
   std::vector<TensorInfo> take() { return std::move(tensors_); }
 
   void key(std::string&& name) override {
-    if (in_ == In::header) begin_entry(std::move(name));
-    else if (in_ == In::tensor) begin_field(name);
-    else if (!metadata_keys_.insert(name).second) refuse(printable(name), " appears twice");
+    if (in_ == In::header)
+      begin_entry(std::move(name));
+    else if (in_ == In::tensor)
+      begin_field(name);
+    else if (!metadata_keys_.insert(name).second)
+      refuse(printable(name), " appears twice");
   }
 
   void scalar(Json&& value) override {
@@ -59,9 +64,12 @@ class HeaderEvents final : public JsonEvents {
   }
 
   void begin_object() override {
-    if (in_ == In::nothing) in_ = In::header;
-    else if (in_ == In::header) in_ = is_metadata_ ? In::metadata : In::tensor;
-    else unexpected("an object");
+    if (in_ == In::nothing)
+      in_ = In::header;
+    else if (in_ == In::header)
+      in_ = is_metadata_ ? In::metadata : In::tensor;
+    else
+      unexpected("an object");
   }
 
   void end_object() override {
@@ -70,9 +78,12 @@ class HeaderEvents final : public JsonEvents {
   }
 
   void begin_array() override {
-    if (in_ == In::tensor && field_ == kShape) in_ = In::shape;
-    else if (in_ == In::tensor && field_ == kOffsets) in_ = In::offsets;
-    else unexpected("an array");
+    if (in_ == In::tensor && field_ == kShape)
+      in_ = In::shape;
+    else if (in_ == In::tensor && field_ == kOffsets)
+      in_ = In::offsets;
+    else
+      unexpected("an array");
   }
 
   void end_array() override { in_ = In::tensor; }
@@ -95,7 +106,8 @@ class HeaderEvents final : public JsonEvents {
 
   void begin_field(const std::string& field) {
     const auto known = std::ranges::find(kFieldName, field);
-    if (known == std::end(kFieldName)) refuse("field ", printable(field), " is unknown, expected dtype, shape and data_offsets");
+    if (known == std::end(kFieldName))
+      refuse("field ", printable(field), " is unknown, expected dtype, shape and data_offsets");
     field_ = static_cast<Field>(known - std::begin(kFieldName));
     if (std::exchange(seen_[field_], true)) refuse(field, " appears twice");
   }
@@ -107,7 +119,8 @@ class HeaderEvents final : public JsonEvents {
   }
 
   void add(std::vector<int64_t>& numbers, size_t limit, const Json& value) {
-    if (value.kind() != Json::Kind::integer) refuse(kFieldName[field_], ": ", describe(value), ", expected an integer of 64 bits");
+    if (value.kind() != Json::Kind::integer)
+      refuse(kFieldName[field_], ": ", describe(value), ", expected an integer of 64 bits");
     if (value.integer() < 0) refuse(kFieldName[field_], ": ", value.integer(), ", expected 0 or more");
     if (numbers.size() == limit) refuse(kFieldName[field_], ": more than ", limit, " numbers");
     numbers.push_back(value.integer());
@@ -123,19 +136,25 @@ class HeaderEvents final : public JsonEvents {
     if (end < begin) refuse(span(), ": the end is before the begin");
     if (end > data_bytes_) refuse(span(), ", but the file holds ", data_bytes_, " bytes of data: truncated");
     int64_t bytes = 0;
-    if (!tensor_bytes(*dtype_, shape_, &bytes)) refuse(type(), " has no size: more than 64 bits or no whole number of bytes");
+    if (!tensor_bytes(*dtype_, shape_, &bytes))
+      refuse(type(), " has no size: more than 64 bits or no whole number of bytes");
     if (end - begin != bytes) refuse(span(), " are ", end - begin, " bytes, but ", type(), " takes ", bytes);
     tensors_.push_back({std::move(name_), *dtype_, shape_, data_begin_ + begin, bytes, 0});
   }
 
   [[noreturn]] void unexpected(const std::string& found) const {
     switch (in_) {
-      case In::nothing: break;  // the text starts with '{' and ends with its '}'
-      case In::header: refuse(found, ", expected an object");
-      case In::metadata: refuse(found, ", expected strings only");
-      case In::tensor: refuse(kFieldName[field_], ": ", found, ", expected ", field_ == kDType ? "a string" : "an array of integers");
+      case In::nothing:
+        break;  // the text starts with '{' and ends with its '}'
+      case In::header:
+        refuse(found, ", expected an object");
+      case In::metadata:
+        refuse(found, ", expected strings only");
+      case In::tensor:
+        refuse(kFieldName[field_], ": ", found, ", expected ", field_ == kDType ? "a string" : "an array of integers");
       case In::shape:
-      case In::offsets: refuse(kFieldName[field_], ": ", found, ", expected an integer of 64 bits");
+      case In::offsets:
+        refuse(kFieldName[field_], ": ", found, ", expected an integer of 64 bits");
     }
     KDELTA_UNREACHABLE("header state", in_);
   }
@@ -167,26 +186,29 @@ void check_names(const std::vector<TensorInfo>& tensors, const std::string& path
   for (const TensorInfo& t : tensors) names.push_back(t.name);
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);
-  if (twice != names.end()) fail(ErrorCode::bad_file, path, ": tensor ", printable(*twice), ": appears twice in the header");
+  if (twice != names.end())
+    fail(ErrorCode::bad_file, path, ": tensor ", printable(*twice), ": appears twice in the header");
 }
 
 // Tensors, sorted by begin, must tile [data_begin, file_bytes).
-void check_tiling(const std::vector<TensorInfo>& tensors, int64_t data_begin, int64_t file_bytes, const std::string& path) {
+void check_tiling(const std::vector<TensorInfo>& tensors, int64_t data_begin, int64_t file_bytes,
+                  const std::string& path) {
   int64_t covered = data_begin;
   const TensorInfo* previous = nullptr;
   for (const TensorInfo& t : tensors) {
     const int64_t begin = t.begin - data_begin, end = begin + t.bytes, expected = covered - data_begin;
     if (t.begin < covered)
-      fail(ErrorCode::bad_file, path, ": tensor ", printable(t.name), ": data_offsets [", begin, ", ", end, "] overlap tensor ",
-           printable(previous->name), ", which ends at ", expected);
+      fail(ErrorCode::bad_file, path, ": tensor ", printable(t.name), ": data_offsets [", begin, ", ", end,
+           "] overlap tensor ", printable(previous->name), ", which ends at ", expected);
     if (t.begin > covered)
-      fail(ErrorCode::bad_file, path, ": tensor ", printable(t.name), ": data_offsets [", begin, ", ", end, "], expected to begin at ",
-           expected, ": the bytes between belong to no tensor");
+      fail(ErrorCode::bad_file, path, ": tensor ", printable(t.name), ": data_offsets [", begin, ", ", end,
+           "], expected to begin at ", expected, ": the bytes between belong to no tensor");
     covered += t.bytes;
     previous = &t;
   }
   if (covered != file_bytes)
-    fail(ErrorCode::bad_file, path, ": ", file_bytes, " bytes, expected ", covered, ": what follows the last tensor belongs to none");
+    fail(ErrorCode::bad_file, path, ": ", file_bytes, " bytes, expected ", covered,
+         ": what follows the last tensor belongs to none");
 }
 
 }  // namespace

@@ -67,9 +67,10 @@ int64_t checked_bytes(const TensorToWrite& t, const std::string& path) {
   for (const int64_t n : t.shape)
     if (n < 0) fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": shape ", shape_text(t.shape));
   if (!tensor_bytes(t.dtype, t.shape, &bytes))
-    fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": ", dtype_name(t.dtype), " ", shape_text(t.shape),
-         " has no size: more than 64 bits or no whole number of bytes");
-  if (bytes > 0 && t.data == nullptr) fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": null data");
+    fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": ", dtype_name(t.dtype), " ",
+         shape_text(t.shape), " has no size: more than 64 bits or no whole number of bytes");
+  if (bytes > 0 && t.data == nullptr)
+    fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": null data");
   return bytes;
 }
 
@@ -83,7 +84,8 @@ std::string entry_text(const TensorToWrite& t, int64_t begin, int64_t end) {
   std::string out;
   append_json_string(out, t.name);
   Json::Array shape(t.shape.begin(), t.shape.end());
-  const Json entry = Json::Object{{"dtype", dtype_name(t.dtype)}, {"shape", std::move(shape)}, {"data_offsets", Json::Array{begin, end}}};
+  const Json entry = Json::Object{
+      {"dtype", dtype_name(t.dtype)}, {"shape", std::move(shape)}, {"data_offsets", Json::Array{begin, end}}};
   return out + ":" + json_text(entry);
 }
 
@@ -97,7 +99,8 @@ void write_safetensors(const std::string& path, std::span<const TensorToWrite> t
   int64_t offset = 0;
   for (const TensorToWrite& t : tensors) {
     if (t.name.empty() || t.name == "__metadata__" || !names.insert(t.name).second)
-      fail(ErrorCode::invalid_argument, path, ": tensor name \"", printable(t.name), "\" is empty, reserved or used twice");
+      fail(ErrorCode::invalid_argument, path, ": tensor name \"", printable(t.name),
+           "\" is empty, reserved or used twice");
     const int64_t begin = offset;
     if (__builtin_add_overflow(offset, checked_bytes(t, path), &offset))
       fail(ErrorCode::invalid_argument, path, ": the tensors take more than 64 bits of bytes");
@@ -107,7 +110,8 @@ void write_safetensors(const std::string& path, std::span<const TensorToWrite> t
   header += '}';
   while (header.size() % kAlign != 0) header += ' ';
   if (std::ssize(header) > kMaxHeaderBytes)
-    fail(ErrorCode::invalid_argument, path, ": header of ", header.size(), " bytes, the format allows ", kMaxHeaderBytes);
+    fail(ErrorCode::invalid_argument, path, ": header of ", header.size(), " bytes, the format allows ",
+         kMaxHeaderBytes);
 
   std::array<uint8_t, 8> length;
   for (size_t i = 0; i < length.size(); ++i) length[i] = static_cast<uint8_t>(header.size() >> (8 * i));

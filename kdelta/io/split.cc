@@ -36,8 +36,8 @@ size_t contraction_end(std::string_view text, size_t pos) {
   return pos;
 }
 
-// Alternatives 2 and 3. U and W share Lm, Lo and M, so W+ may have to take back what U* took: all that matters is where the
-// last shared character of the U run lies.
+// Alternatives 2 and 3. U and W share Lm, Lo and M, so W+ may have to take back what U* took: all that matters is where
+// the last shared character of the U run lies.
 size_t word_end(std::string_view text, size_t begin, Classified first) {
   const size_t start = first.cls & kLetter ? begin : first.end;  // behind the optional P
   size_t pos = start, behind_shared = 0;
@@ -91,7 +91,8 @@ size_t space_end(std::string_view text, size_t begin) {
   return pos < text.size() && last > begin ? last : pos;
 }
 
-// White space as the vendor's wrapper counts it (Python's str.isspace): White_Space and the four information separators.
+// White space as the vendor's wrapper counts it (Python's str.isspace): White_Space and the four information
+// separators.
 bool is_wrapper_space(const Char& c) {
   if (c.state != Utf8::valid) return false;
   return (c.code >= 0x1C && c.code <= 0x1F) || (char_class(c.code) & kSpace);

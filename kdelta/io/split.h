@@ -1,6 +1,7 @@
-// The pre-tokenizer of the Kimi vocabularies: where a text is cut into pieces before byte-pair encoding. Hand-written for one
-// pattern, exact (backtracking included), linear in the text, without recursion. Pattern, first matching alternative first,
-// with P = [^\r\n\p{L}\p{N}], U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and W = [\p{Ll}\p{Lm}\p{Lo}\p{M}] both without Script=Han:
+// The pre-tokenizer of the Kimi vocabularies: where a text is cut into pieces before byte-pair encoding. Hand-written
+// for one pattern, exact (backtracking included), linear in the text, without recursion. Pattern, first matching
+// alternative first, with P = [^\r\n\p{L}\p{N}], U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and W = [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+// both without Script=Han:
 //   1  \p{Han}+
 //   2  P? U* W+ (?i:'s|'t|'re|'ve|'m|'ll|'d)?
 //   3  P? U+ W* (?i:'s|'t|'re|'ve|'m|'ll|'d)?
@@ -21,7 +22,8 @@ namespace kdelta {
 inline constexpr int kMaxChunkChars = 400'000;
 inline constexpr int kMaxRunChars = 25'000;  // of consecutive white space, or of consecutive non-space
 
-// Ends (byte offsets, ascending, the last is text.size()) of the chunks that are split independently. Empty for an empty text.
+// Ends (byte offsets, ascending, the last is text.size()) of the chunks that are split independently. Empty for an
+// empty text.
 std::vector<size_t> chunk_ends(std::string_view text);
 
 // End of the piece that starts at begin < chunk.size().

@@ -11,7 +11,8 @@ namespace kdelta {
 StopStrings::StopStrings(std::vector<std::string> stops) {
   for (size_t i = 0; i < stops.size(); ++i) {
     if (stops[i].empty()) fail(ErrorCode::invalid_argument, "stop[", i, "]: empty string");
-    if (!is_utf8(stops[i])) fail(ErrorCode::invalid_argument, "stop[", i, "]: '", printable(stops[i]), "' is not UTF-8");
+    if (!is_utf8(stops[i]))
+      fail(ErrorCode::invalid_argument, "stop[", i, "]: '", printable(stops[i]), "' is not UTF-8");
     patterns_.push_back(make_pattern(std::move(stops[i])));
   }
 }
@@ -56,6 +57,8 @@ std::string StopStrings::feed(std::string_view delta) {
   return out;
 }
 
-std::string StopStrings::finish() { return std::exchange(held_, {}); }
+std::string StopStrings::finish() {
+  return std::exchange(held_, {});
+}
 
 }  // namespace kdelta

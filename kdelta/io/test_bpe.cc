@@ -94,7 +94,8 @@ TEST(Bpe, MergesLikeTheDefinitionAtEveryLength) {
 
 TEST(Bpe, AWholePieceThatIsATokenWinsOverItsMerges) {
   std::vector<std::string> tokens = byte_tokens();
-  for (const char* t : {"bc", "ab", "abc", "abcd"}) tokens.emplace_back(t);  // "abcd" cannot be merged: bc takes b and c first
+  for (const char* t : {"bc", "ab", "abc", "abcd"})
+    tokens.emplace_back(t);  // "abcd" cannot be merged: bc takes b and c first
   const Bpe bpe(tokens);
   std::vector<int32_t> ids;
   bpe.encode("abcd", ids);

@@ -35,12 +35,17 @@ class CheckpointFolder : public testing::Test {
   ~CheckpointFolder() override { std::filesystem::remove_all(folder_); }
 
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path(name), std::ios::binary) << text; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+  }
   std::string read(const std::string& name) const { return read_text_file(path(name), 1 << 20); }
-  void write_index(const std::string& map) const { write(kIndex, R"({"metadata":{"total_size":56},"weight_map":)" + map + "}"); }
+  void write_index(const std::string& map) const {
+    write(kIndex, R"({"metadata":{"total_size":56},"weight_map":)" + map + "}");
+  }
 
   void write_two_shards() const {
-    const std::vector<TensorToWrite> first = {{"embed", DType::f32, {2, 3}, values_}, {"norm", DType::bf16, {4}, values_}};
+    const std::vector<TensorToWrite> first = {{"embed", DType::f32, {2, 3}, values_},
+                                              {"norm", DType::bf16, {4}, values_}};
     const std::vector<TensorToWrite> second = {{"head", DType::f32, {6}, values_}};
     write_safetensors(path(kShard1), first);
     write_safetensors(path(kShard2), second);
@@ -91,7 +96,8 @@ TEST_F(CheckpointOpen, StaysMappedAfterTheFilesAreDeletedAndWhenCopied) {
 TEST_F(CheckpointOpen, AShardCutBy16BytesIsRefusedNamingFileAndTensor) {
   write_two_shards();
   std::filesystem::resize_file(path(kShard1), std::filesystem::file_size(path(kShard1)) - 16);
-  EXPECT_EQ(open_error(), path(kShard1) + ": tensor embed: data_offsets [0, 24], but the file holds 16 bytes of data: truncated");
+  EXPECT_EQ(open_error(),
+            path(kShard1) + ": tensor embed: data_offsets [0, 24], but the file holds 16 bytes of data: truncated");
 }
 
 TEST_F(CheckpointOpen, AShardCutAnywhereIsRefused) {
@@ -124,9 +130,11 @@ TEST_F(CheckpointOpen, ALinkToAShardElsewhereIsFollowed) {
 
 TEST_F(CheckpointOpen, ATensorThatOnlyTheIndexKnowsIsRefused) {
   write_two_shards();
-  write_index(str(R"({"embed":")", kShard1, R"(","norm":")", kShard1, R"(","head":")", kShard2, R"(","tail":")", kShard2, R"("})"));
+  write_index(str(R"({"embed":")", kShard1, R"(","norm":")", kShard1, R"(","head":")", kShard2, R"(","tail":")",
+                  kShard2, R"("})"));
   EXPECT_EQ(open_error(), path(kShard2) + ": tensor tail: missing, but model.safetensors.index.json says it is here");
-  write_index(str(R"({"aaa":")", kShard1, R"(","embed":")", kShard1, R"(","norm":")", kShard1, R"(","head":")", kShard2, R"("})"));
+  write_index(str(R"({"aaa":")", kShard1, R"(","embed":")", kShard1, R"(","norm":")", kShard1, R"(","head":")", kShard2,
+                  R"("})"));
   EXPECT_EQ(open_error(), path(kShard1) + ": tensor aaa: missing, but model.safetensors.index.json says it is here");
 }
 
@@ -142,7 +150,8 @@ TEST_F(CheckpointOpen, ATensorThatOnlyTheShardKnowsIsRefused) {
 TEST_F(CheckpointOpen, ATensorInAnotherShardThanTheIndexSaysIsRefused) {
   write_two_shards();
   write_index(str(R"({"embed":")", kShard2, R"(","norm":")", kShard1, R"(","head":")", kShard2, R"("})"));
-  EXPECT_EQ(open_error(), path(kShard2) + ": tensor embed: missing, model.safetensors.index.json says it is here, found it in " +
+  EXPECT_EQ(open_error(), path(kShard2) +
+                              ": tensor embed: missing, model.safetensors.index.json says it is here, found it in " +
                               path(kShard1));
 }
 
@@ -157,7 +166,8 @@ TEST_F(CheckpointOpen, AnUnrelatedFileBesideAnIndexedCheckpointIsANote) {
   write_two_shards();
   write("adapter.safetensors", "not even a safetensors file");
   write("._model-00001-of-00002.safetensors", "left by an archive");
-  EXPECT_THAT(Checkpoint::open(folder_).notes(), ElementsAre("adapter.safetensors: not named by model.safetensors.index.json, ignored"));
+  EXPECT_THAT(Checkpoint::open(folder_).notes(),
+              ElementsAre("adapter.safetensors: not named by model.safetensors.index.json, ignored"));
 }
 
 TEST_F(CheckpointOpen, ATotalSizeThatIsWrongIsANote) {
@@ -178,15 +188,18 @@ TEST_F(CheckpointOpen, OneFileNeedsNoIndexWhateverItsName) {
 TEST_F(CheckpointOpen, SeveralFilesWithoutIndexAreRefused) {
   write_two_shards();
   std::filesystem::remove(path(kIndex));
-  EXPECT_EQ(open_error(), folder_ + ": 2 safetensors files but no model.safetensors.index.json to say which belong to the model: " +
-                              kShard1 + ", " + kShard2);
+  EXPECT_EQ(open_error(),
+            folder_ + ": 2 safetensors files but no model.safetensors.index.json to say which belong to the model: " +
+                kShard1 + ", " + kShard2);
 }
 
 TEST_F(CheckpointOpen, FoldersWithoutACheckpointAreRefused) {
   EXPECT_EQ(open_error(), folder_ + ": no model.safetensors.index.json and no *.safetensors file");
-  EXPECT_THAT(test::error_of([&] { Checkpoint::open(path("absent")); }), HasSubstr("cannot read the directory: No such file"));
+  EXPECT_THAT(test::error_of([&] { Checkpoint::open(path("absent")); }),
+              HasSubstr("cannot read the directory: No such file"));
   write("file", "");
-  EXPECT_THAT(test::error_of([&] { Checkpoint::open(path("file")); }), HasSubstr("cannot read the directory: Not a directory"));
+  EXPECT_THAT(test::error_of([&] { Checkpoint::open(path("file")); }),
+              HasSubstr("cannot read the directory: Not a directory"));
 }
 
 TEST_F(CheckpointOpen, AFolderInPlaceOfAFileIsRefused) {
@@ -205,7 +218,8 @@ TEST_F(CheckpointOpen, TensorDataNeedNoAlignment) {
 }
 
 TEST_F(CheckpointOpen, ReadsTheGoldens) {
-  for (const auto& [folder, files, bytes] : {std::tuple("tests/golden/k3_a", 7, 5275360), {"tests/golden/linear_a", 3, 5137560}}) {
+  for (const auto& [folder, files, bytes] :
+       {std::tuple("tests/golden/k3_a", 7, 5275360), {"tests/golden/linear_a", 3, 5137560}}) {
     const Checkpoint c = Checkpoint::open(folder);
     EXPECT_EQ(c.file_count(), files);
     EXPECT_EQ(c.total_bytes(), bytes);
@@ -225,7 +239,8 @@ std::string index_error(const std::string& text) {
 
 TEST(CheckpointIndexFile, OrdersShardsAndTensorsByName) {
   const CheckpointIndex index = parse_checkpoint_index(
-      R"({"other":[{"a":[1,{"b":2}]}],"weight_map":{"z":"2","a":"10","m":"2"},"metadata":{"total_size":7,"more":{"total_size":8}}})", "i");
+      R"({"other":[{"a":[1,{"b":2}]}],"weight_map":{"z":"2","a":"10","m":"2"},"metadata":{"total_size":7,"more":{"total_size":8}}})",
+      "i");
   EXPECT_THAT(index.shards, ElementsAre("10", "2"));
   ASSERT_EQ(index.entries.size(), 3u);
   EXPECT_EQ(index.entries[0].tensor, "a");
@@ -236,9 +251,11 @@ TEST(CheckpointIndexFile, OrdersShardsAndTensorsByName) {
 }
 
 TEST(CheckpointIndexFile, RefusesShardNamesThatLeaveTheFolder) {
-  for (const char* name : {"/etc/passwd", "../x.safetensors", "sub/x.safetensors", "..", ".", "", "a\\u0000.safetensors", "a/"})
+  for (const char* name :
+       {"/etc/passwd", "../x.safetensors", "sub/x.safetensors", "..", ".", "", "a\\u0000.safetensors", "a/"})
     EXPECT_THAT(index_error(str(R"({"weight_map":{"w":")", name, R"("}})")),
-                AllOf(HasSubstr("i.json: weight_map.w: string"), HasSubstr("expected the plain name of a file in the same folder")))
+                AllOf(HasSubstr("i.json: weight_map.w: string"),
+                      HasSubstr("expected the plain name of a file in the same folder")))
         << name;
 }
 
@@ -258,8 +275,10 @@ TEST(CheckpointIndexFile, RefusesWhatIsNoIndex) {
 }
 
 TEST(CheckpointIndexFile, RefusesAnyKeyTwice) {
-  EXPECT_EQ(index_error(R"({"weight_map":{"a":"x","b":"x","a":"y"}})"), "i.json: weight_map.a: the tensor appears twice");
-  EXPECT_EQ(index_error(R"({"weight_map":{"a":"x"},"weight_map":{"b":"x"}})"), "i.json: weight_map: the key appears twice");
+  EXPECT_EQ(index_error(R"({"weight_map":{"a":"x","b":"x","a":"y"}})"),
+            "i.json: weight_map.a: the tensor appears twice");
+  EXPECT_EQ(index_error(R"({"weight_map":{"a":"x"},"weight_map":{"b":"x"}})"),
+            "i.json: weight_map: the key appears twice");
   EXPECT_EQ(index_error(R"({"metadata":{"k":1,"k":2},"weight_map":{"a":"x"}})"), "i.json: k: the key appears twice");
 }
 
@@ -291,8 +310,9 @@ TEST_F(SafetensorsWrite, EveryTensorComesBackBitForBit) {
     EXPECT_EQ(std::memcmp(c.data(*info), t.data, static_cast<size_t>(info->bytes)), 0) << t.name;
   }
   EXPECT_EQ(c.find("plain")->begin % 8, 0);
-  EXPECT_THAT(read("x.safetensors"), HasSubstr(R"({"__metadata__":{"format":"pt","note":"a\nb"},"plain":{"dtype":"F32",)"
-                                               R"("shape":[2,3],"data_offsets":[0,24]})"));
+  EXPECT_THAT(read("x.safetensors"),
+              HasSubstr(R"({"__metadata__":{"format":"pt","note":"a\nb"},"plain":{"dtype":"F32",)"
+                        R"("shape":[2,3],"data_offsets":[0,24]})"));
 }
 
 TEST_F(SafetensorsWrite, AFailureLeavesTheOldFileAndNothingElse) {
@@ -302,7 +322,8 @@ TEST_F(SafetensorsWrite, AFailureLeavesTheOldFileAndNothingElse) {
   std::filesystem::create_directory(path("folder"));
   const std::vector<TensorToWrite> good = {{"a", DType::f32, {6}, values_}};
   EXPECT_THAT(test::error_of([&] { write_safetensors(path("folder"), good); }), HasSubstr("cannot rename"));
-  EXPECT_THAT(test::error_of([&] { write_safetensors(path("absent/x.safetensors"), good); }), HasSubstr("cannot create"));
+  EXPECT_THAT(test::error_of([&] { write_safetensors(path("absent/x.safetensors"), good); }),
+              HasSubstr("cannot create"));
   EXPECT_EQ(read("x.safetensors"), "old");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 2);
 }

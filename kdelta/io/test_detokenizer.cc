@@ -32,9 +32,12 @@ Tokenizer byte_tokenizer(const std::vector<std::string>& more = {}) {
 
 TEST(Detokenizer, AnEmojiComesOutWholeHoweverItsBytesArrive) {
   const std::string e = "\U0001F600";
-  for (const std::vector<std::string>& pieces : std::vector<std::vector<std::string>>{
-           {e.substr(0, 1), e.substr(1)}, {e.substr(0, 2), e.substr(2)}, {e.substr(0, 3), e.substr(3)},
-           {e.substr(0, 1), e.substr(1, 1), e.substr(2, 1), e.substr(3)}, {str(" ", e.substr(0, 1)), str(e.substr(1), "!")}}) {
+  for (const std::vector<std::string>& pieces :
+       std::vector<std::vector<std::string>>{{e.substr(0, 1), e.substr(1)},
+                                             {e.substr(0, 2), e.substr(2)},
+                                             {e.substr(0, 3), e.substr(3)},
+                                             {e.substr(0, 1), e.substr(1, 1), e.substr(2, 1), e.substr(3)},
+                                             {str(" ", e.substr(0, 1)), str(e.substr(1), "!")}}) {
     std::string bytes;
     for (const std::string& piece : pieces) bytes += piece;
     EXPECT_EQ(streamed(pieces), bytes);
@@ -52,7 +55,9 @@ TEST(Detokenizer, OnlyAnUnfinishedCharacterIsHeld) {
   Utf8Stream s;
   EXPECT_EQ(s.feed("ab\xF0\x9F"), "ab");
   EXPECT_EQ(s.feed("\x98"), "");
-  EXPECT_EQ(s.feed("\x80" "c"), "\U0001F600c");
+  EXPECT_EQ(s.feed("\x80"
+                   "c"),
+            "\U0001F600c");
   EXPECT_EQ(s.finish(), "");
 }
 
@@ -71,10 +76,19 @@ TEST(Detokenizer, EachMaximalIllFormedSequenceBecomesOneReplacement) {
     for (char c : pattern) out += c == '?' ? std::string(kReplacement) : std::string(1, c);
     return out;
   };
-  EXPECT_EQ(streamed({"\xC0\xAF\xE0\x80\xBF\xF0\x81\x82" "A"}), replaced("????????A"));
-  EXPECT_EQ(streamed({"\xED\xA0\x80\xED\xBF\xBF\xED\xAF" "A"}), replaced("????????A"));
-  EXPECT_EQ(streamed({"\xF4\x91\x92\x93\xFF" "A\x80\xBF" "B"}), replaced("?????A??B"));
-  EXPECT_EQ(streamed({"\xE1\x80\xE2\xF0\x91\x92\xF1\xBF" "A"}), replaced("????A"));
+  EXPECT_EQ(streamed({"\xC0\xAF\xE0\x80\xBF\xF0\x81\x82"
+                      "A"}),
+            replaced("????????A"));
+  EXPECT_EQ(streamed({"\xED\xA0\x80\xED\xBF\xBF\xED\xAF"
+                      "A"}),
+            replaced("????????A"));
+  EXPECT_EQ(streamed({"\xF4\x91\x92\x93\xFF"
+                      "A\x80\xBF"
+                      "B"}),
+            replaced("?????A??B"));
+  EXPECT_EQ(streamed({"\xE1\x80\xE2\xF0\x91\x92\xF1\xBF"
+                      "A"}),
+            replaced("????A"));
 }
 
 TEST(Detokenizer, AnIncompleteTailIsGivenOnceAtTheEnd) {

@@ -19,11 +19,15 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-Json parse(std::string_view text, const JsonLimits& limits = {}) { return parse_json(text, {"t.json"}, limits); }
+Json parse(std::string_view text, const JsonLimits& limits = {}) {
+  return parse_json(text, {"t.json"}, limits);
+}
 std::string parse_error(std::string_view text, const JsonLimits& limits = {}) {
   return error_of([&] { parse(text, limits); });
 }
-JsonReader reader(std::string_view text) { return JsonReader(parse(text), {"config.json"}); }
+JsonReader reader(std::string_view text) {
+  return JsonReader(parse(text), {"config.json"});
+}
 
 std::string repeat(std::string_view piece, int times) {
   std::string out;
@@ -40,8 +44,9 @@ TEST(JsonParse, KeepsKindsValuesAndTheOrderOfMembers) {
 }
 
 TEST(JsonParse, RefusesMalformedTextWithSourceAndPlace) {
-  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":}", "{'a':1}", "nul", "[1] 2", "01", "+1", ".5", "1.", "\"\x01\"", "// c\n1",
-                           "NaN", "[Infinity]", "\"\\q\"", "\"\\ud800\"", "{\"a\":1,}", "1e999", "\"abc"}) {
+  for (const char* text : {"",      " ",          "{",       "[1,]",        "{\"a\":}",   "{'a':1}",  "nul",
+                           "[1] 2", "01",         "+1",      ".5",          "1.",         "\"\x01\"", "// c\n1",
+                           "NaN",   "[Infinity]", "\"\\q\"", "\"\\ud800\"", "{\"a\":1,}", "1e999",    "\"abc"}) {
     EXPECT_THAT(parse_error(text), testing::StartsWith("t.json: byte ")) << text;
   }
   EXPECT_EQ(parse_error(std::string_view("[1]\0]", 5)), "t.json: byte 4: a zero byte");
@@ -49,7 +54,8 @@ TEST(JsonParse, RefusesMalformedTextWithSourceAndPlace) {
 }
 
 TEST(JsonParse, RefusesInvalidUtf8AndNeverRepeatsItInTheMessage) {
-  for (const char* text : {"\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\"", "\xfe\xff"}) {
+  for (const char* text :
+       {"\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\"", "\xfe\xff"}) {
     const std::string message = parse_error(text);
     EXPECT_THAT(message, testing::StartsWith("t.json: byte ")) << text;
     EXPECT_TRUE(is_utf8(message)) << message;
@@ -106,9 +112,19 @@ TEST(JsonText, DoublesRoundTripBitForBit) {
 }
 
 TEST(JsonText, NumbersLookAsPythonWritesThem) {
-  const std::pair<double, const char*> cases[] = {{1, "1.0"}, {-0.0, "-0.0"}, {0.0001, "0.0001"}, {0.00001, "1e-05"},
-      {1e15, "1000000000000000.0"}, {1e16, "1e+16"}, {9007199254740994.0, "9007199254740994.0"}, {1.5e-7, "1.5e-07"},
-      {1e100, "1e+100"}, {0.1, "0.1"}, {123456.789, "123456.789"}, {5e-324, "5e-324"}, {1.7976931348623157e308, "1.7976931348623157e+308"}};
+  const std::pair<double, const char*> cases[] = {{1, "1.0"},
+                                                  {-0.0, "-0.0"},
+                                                  {0.0001, "0.0001"},
+                                                  {0.00001, "1e-05"},
+                                                  {1e15, "1000000000000000.0"},
+                                                  {1e16, "1e+16"},
+                                                  {9007199254740994.0, "9007199254740994.0"},
+                                                  {1.5e-7, "1.5e-07"},
+                                                  {1e100, "1e+100"},
+                                                  {0.1, "0.1"},
+                                                  {123456.789, "123456.789"},
+                                                  {5e-324, "5e-324"},
+                                                  {1.7976931348623157e308, "1.7976931348623157e+308"}};
   for (const auto& [value, text] : cases) EXPECT_EQ(json_text(Json(value)), text);
 }
 
@@ -131,7 +147,8 @@ TEST(JsonText, StylesChangeSeparatorsAndKeyOrderOnly) {
 }
 
 TEST(JsonValue, IsBuiltFromPlainValuesAndChangedInPlace) {
-  Json v = Json::Object{{"id", "x"}, {"n", 3}, {"size", size_t{5}}, {"ok", true}, {"list", Json::Array{1, 2.5, nullptr}}};
+  Json v =
+      Json::Object{{"id", "x"}, {"n", 3}, {"size", size_t{5}}, {"ok", true}, {"list", Json::Array{1, 2.5, nullptr}}};
   v.set("n", 4);
   v.set("new", Json::Object{});
   EXPECT_EQ(json_text(v), R"({"id":"x","n":4,"size":5,"ok":true,"list":[1,2.5,null],"new":{}})");
@@ -150,15 +167,20 @@ TEST(JsonUtf8, AcceptsExactlyTheWellFormedSequences) {
   const auto tail = [](uint32_t bits) { return static_cast<char>(0x80 | (bits & 63)); };
   const auto encode = [&](uint32_t c) {
     std::string s;
-    if (c < 0x80) s = {static_cast<char>(c)};
-    else if (c < 0x800) s = {static_cast<char>(0xc0 | c >> 6), tail(c)};
-    else if (c < 0x10000) s = {static_cast<char>(0xe0 | c >> 12), tail(c >> 6), tail(c)};
-    else s = {static_cast<char>(0xf0 | c >> 18), tail(c >> 12), tail(c >> 6), tail(c)};
+    if (c < 0x80)
+      s = {static_cast<char>(c)};
+    else if (c < 0x800)
+      s = {static_cast<char>(0xc0 | c >> 6), tail(c)};
+    else if (c < 0x10000)
+      s = {static_cast<char>(0xe0 | c >> 12), tail(c >> 6), tail(c)};
+    else
+      s = {static_cast<char>(0xf0 | c >> 18), tail(c >> 12), tail(c >> 6), tail(c)};
     return s;
   };
   for (uint32_t c = 0; c < 0x120000; ++c)
     ASSERT_EQ(is_utf8(encode(c)), c < 0x110000 && !(c >= 0xd800 && c < 0xe000)) << c;
-  for (const char* overlong : {"\xc0\xaf", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\x80", "\xc3", "\xf5\x80\x80\x80"})
+  for (const char* overlong :
+       {"\xc0\xaf", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\x80", "\xc3", "\xf5\x80\x80\x80"})
     EXPECT_FALSE(is_utf8(overlong));
 }
 
@@ -187,22 +209,26 @@ TEST(JsonReaderTest, ReadsEveryType) {
 }
 
 TEST(JsonReaderTest, NamesSourceAndPathOfEveryMistake) {
-  const JsonReader r = reader(R"({"a": {"n": "7", "f": 1.0, "list": [1, "x"], "objects": [{}, {"k": true}], "big": 1e3, "z": null,
+  const JsonReader r =
+      reader(R"({"a": {"n": "7", "f": 1.0, "list": [1, "x"], "objects": [{}, {"k": true}], "big": 1e3, "z": null,
                                  "huge": 99999999999999999999}})");
   const auto a = r.get<JsonReader>("a");
   EXPECT_EQ(error_of([&] { a.get<int64_t>("hidden"); }), "config.json: a.hidden: missing");
   EXPECT_EQ(error_of([&] { a.get<int64_t>("n"); }), "config.json: a.n: string \"7\", expected an integer of 64 bits");
   EXPECT_EQ(error_of([&] { a.get<int64_t>("f"); }), "config.json: a.f: number 1.0, expected an integer of 64 bits");
-  EXPECT_EQ(error_of([&] { a.get<int64_t>("huge"); }), "config.json: a.huge: number 99999999999999999999, expected an integer of 64 bits");
+  EXPECT_EQ(error_of([&] { a.get<int64_t>("huge"); }),
+            "config.json: a.huge: number 99999999999999999999, expected an integer of 64 bits");
   EXPECT_EQ(error_of([&] { a.find<bool>("f"); }), "config.json: a.f: number 1.0, expected true or false");
   EXPECT_EQ(error_of([&] { a.get<double>("z"); }), "config.json: a.z: null, expected a value");
-  EXPECT_EQ(error_of([&] { a.get<std::vector<int64_t>>("list"); }), "config.json: a.list[1]: string \"x\", expected an integer of 64 bits");
+  EXPECT_EQ(error_of([&] { a.get<std::vector<int64_t>>("list"); }),
+            "config.json: a.list[1]: string \"x\", expected an integer of 64 bits");
   EXPECT_EQ(error_of([&] { a.get<std::vector<int64_t>>("n"); }), "config.json: a.n: string \"7\", expected an array");
   EXPECT_EQ(error_of([&] { a.get<std::vector<JsonReader>>("objects")[1].get<std::string>("k"); }),
             "config.json: a.objects[1].k: true, expected a string");
   EXPECT_EQ(error_of([&] { r.get<std::vector<std::string>>("a"); }), "config.json: a: object of 7, expected an array");
   EXPECT_EQ(error_of([&] { a.get<JsonReader>("list"); }), "config.json: a.list: array of 2, expected an object");
-  EXPECT_EQ(error_of([&] { a.refuse("big", "a multiple of 32"); }), "config.json: a.big: number 1000.0, expected a multiple of 32");
+  EXPECT_EQ(error_of([&] { a.refuse("big", "a multiple of 32"); }),
+            "config.json: a.big: number 1000.0, expected a multiple of 32");
   EXPECT_EQ(error_of([] { reader("[]"); }), "config.json: array of 0, expected an object");
 }
 
@@ -226,7 +252,8 @@ TEST(JsonReaderTest, ListsTheFieldsNobodyRead) {
   text.get<JsonReader>("deep").get<int64_t>("b");
   const auto parts = r.get<std::vector<JsonReader>>("parts");
   parts[1].get<std::string>("t");
-  EXPECT_THAT(r.unread(), ElementsAre("eps", "one", "flag", "text.layers", "text.deep.a", "parts[0].t", "parts[0].u", "left"));
+  EXPECT_THAT(r.unread(),
+              ElementsAre("eps", "one", "flag", "text.layers", "text.deep.a", "parts[0].t", "parts[0].u", "left"));
   EXPECT_THAT(text.unread(), ElementsAre("text.layers", "text.deep.a"));
   EXPECT_EQ(json_text(*r.raw("left")), R"({"x":1})");
   EXPECT_EQ(r.raw("absent"), nullptr);
@@ -251,10 +278,12 @@ TEST(JsonReaderTest, OutlivesTheDocumentItCameFrom) {
 
 TEST(JsonReaderTest, OpensTheConfigsOfTheGoldens) {
   const JsonReader k3 = JsonReader::open("tests/golden/k3_a/config.json");
-  EXPECT_EQ(k3.get<JsonReader>("text_config").get<JsonReader>("linear_attn_config").get<double>("gate_lower_bound"), -5.0);
+  EXPECT_EQ(k3.get<JsonReader>("text_config").get<JsonReader>("linear_attn_config").get<double>("gate_lower_bound"),
+            -5.0);
   const JsonReader linear = JsonReader::open("tests/golden/linear_a/config.json");
   EXPECT_EQ(linear.find<int64_t>("q_lora_rank"), std::nullopt);
-  EXPECT_THAT(error_of([] { JsonReader::open("tests/golden/absent.json"); }), HasSubstr("tests/golden/absent.json: cannot open"));
+  EXPECT_THAT(error_of([] { JsonReader::open("tests/golden/absent.json"); }),
+              HasSubstr("tests/golden/absent.json: cannot open"));
 }
 
 }  // namespace

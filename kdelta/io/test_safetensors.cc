@@ -30,8 +30,11 @@ std::vector<TensorInfo> parse(const std::string& file) {
 std::string error_of_file(const std::string& file) {
   return test::error_of([&] { parse(file); });
 }
-std::string error_of_header(const std::string& header, size_t data_bytes = 0) { return error_of_file(file_of(header, data_bytes)); }
-std::string entry(const std::string& name, const std::string& dtype, const std::string& shape, const std::string& offsets) {
+std::string error_of_header(const std::string& header, size_t data_bytes = 0) {
+  return error_of_file(file_of(header, data_bytes));
+}
+std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
+                  const std::string& offsets) {
   return str('"', name, R"(":{"dtype":")", dtype, R"(","shape":)", shape, R"(,"data_offsets":)", offsets, "}");
 }
 std::string header(std::initializer_list<std::string> entries) {
@@ -41,7 +44,8 @@ std::string header(std::initializer_list<std::string> entries) {
 }
 
 const std::string kTwo = header({R"("__metadata__":{"format":"pt"})", entry("b", "BF16", "[2,3]", "[4,16]"),
-                                entry("a", "F32", "[1]", "[0,4]")}) + "  ";
+                                 entry("a", "F32", "[1]", "[0,4]")}) +
+                         "  ";
 
 TEST(Safetensors, ReadsNamesTypesShapesAndPlacesInTheOrderOfTheData) {
   const auto t = parse(file_of(kTwo, 16));
@@ -59,7 +63,8 @@ TEST(Safetensors, ReadsNamesTypesShapesAndPlacesInTheOrderOfTheData) {
 
 TEST(Safetensors, AFileCutAnywhereIsRefused) {
   const std::string whole = file_of(kTwo, 16);
-  for (size_t n = 0; n < whole.size(); ++n) EXPECT_THAT(error_of_file(whole.substr(0, n)), StartsWith("m.safetensors: ")) << n;
+  for (size_t n = 0; n < whole.size(); ++n)
+    EXPECT_THAT(error_of_file(whole.substr(0, n)), StartsWith("m.safetensors: ")) << n;
 }
 
 TEST(Safetensors, AnyByteOfTheHeaderMayBeAnyValueWithoutACrash) {
@@ -91,7 +96,7 @@ TEST(Safetensors, AHeaderLengthThatLiesIsRefusedBeforeAnythingIsRead) {
     std::memcpy(file.data(), &n, 8);
     return error_of_file(file + rest);
   };
-  EXPECT_EQ(with_length(2147483648u, "{}"), 
+  EXPECT_EQ(with_length(2147483648u, "{}"),
             "m.safetensors: header of 2147483648 bytes claimed, expected at most 100000000: not a safetensors file");
   EXPECT_THAT(with_length(~uint64_t{0}, "{}"), HasSubstr("header of 18446744073709551615 bytes claimed"));
   EXPECT_THAT(with_length(uint64_t{1} << 63, "{}"), HasSubstr("expected at most"));
@@ -101,7 +106,8 @@ TEST(Safetensors, AHeaderLengthThatLiesIsRefusedBeforeAnythingIsRead) {
 
 TEST(Safetensors, FilesOfAnotherKindAreRefusedWithTheirReason) {
   EXPECT_EQ(error_of_file(""), "m.safetensors: 0 bytes, expected at least the 8 of the header length");
-  EXPECT_THAT(error_of_file("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"), HasSubstr("Git LFS pointer"));
+  EXPECT_THAT(error_of_file("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"),
+              HasSubstr("Git LFS pointer"));
   EXPECT_THAT(error_of_file("GGUF\x03" + std::string(100, '\0')), HasSubstr("not a safetensors file"));
   EXPECT_THAT(error_of_header("[]"), HasSubstr("not a safetensors file"));
   EXPECT_THAT(error_of_header(" {}"), HasSubstr("not a safetensors file"));
@@ -117,14 +123,16 @@ TEST(Safetensors, DeepJsonIsRefused) {
   std::string deep = "{\"a\":";
   for (int i = 0; i < 1000000; ++i) deep += '[';
   EXPECT_EQ(error_of_header(deep), "m.safetensors: tensor a: an array, expected an object");
-  EXPECT_EQ(error_of_header("{\"a\":{\"shape\":[[1]]}}"), "m.safetensors: tensor a: shape: an array, expected an integer of 64 bits");
+  EXPECT_EQ(error_of_header("{\"a\":{\"shape\":[[1]]}}"),
+            "m.safetensors: tensor a: shape: an array, expected an integer of 64 bits");
 }
 
 TEST(Safetensors, NamesThatAreNotUtf8OrEmptyOrTwiceAreRefused) {
   EXPECT_THAT(error_of_header("{\"\xff\":{}}"), HasSubstr("header: byte "));
   EXPECT_THAT(error_of_header(header({entry("", "U8", "[0]", "[0,0]")})), HasSubstr("the name is empty"));
   EXPECT_EQ(error_of_header(header({entry("a", "U8", "[1]", "[0,1]"), entry("b", "U8", "[1]", "[1,2]"),
-                            entry("\\u0061", "U8", "[1]", "[2,3]")}), 3),
+                                    entry("\\u0061", "U8", "[1]", "[2,3]")}),
+                            3),
             "m.safetensors: tensor a: appears twice in the header");
 }
 
@@ -138,8 +146,9 @@ TEST(Safetensors, OverlapAndGapNameBothPlaces) {
             "m.safetensors: tensor b: data_offsets [3, 7] overlap tensor a, which ends at 4");
   EXPECT_EQ(error_of_header(header({entry("a", "U8", "[4]", "[0,4]"), entry("b", "U8", "[4]", "[0,4]")}), 4),
             "m.safetensors: tensor b: data_offsets [0, 4] overlap tensor a, which ends at 4");
-  EXPECT_EQ(error_of_header(header({entry("a", "U8", "[4]", "[0,4]"), entry("b", "U8", "[4]", "[5,9]")}), 9),
-            "m.safetensors: tensor b: data_offsets [5, 9], expected to begin at 4: the bytes between belong to no tensor");
+  EXPECT_EQ(
+      error_of_header(header({entry("a", "U8", "[4]", "[0,4]"), entry("b", "U8", "[4]", "[5,9]")}), 9),
+      "m.safetensors: tensor b: data_offsets [5, 9], expected to begin at 4: the bytes between belong to no tensor");
   EXPECT_THAT(error_of_header(header({entry("a", "U8", "[4]", "[1,5]")}), 5), HasSubstr("expected to begin at 0"));
   EXPECT_THAT(error_of_header(header({entry("a", "U8", "[4]", "[0,4]"), entry("z", "U8", "[0]", "[2,2]")}), 4),
               HasSubstr("tensor z: data_offsets [2, 2] overlap tensor a"));
@@ -152,9 +161,11 @@ TEST(Safetensors, AShapeThatLiesAboutItsBytesIsRefused) {
 }
 
 TEST(Safetensors, AShapeWhoseProductLeaves64BitsIsRefused) {
-  for (const char* shape : {"[4294967296,4294967296]", "[9223372036854775807]", "[2305843009213693952]", "[3037000500,3037000500,8]",
-                            "[0,4294967296,4294967296]", "[4294967296,4294967296,0]"})
-    EXPECT_THAT(error_of_header(header({entry("w", "U8", shape, "[0,0]")})), HasSubstr("has no size: more than 64 bits")) << shape;
+  for (const char* shape : {"[4294967296,4294967296]", "[9223372036854775807]", "[2305843009213693952]",
+                            "[3037000500,3037000500,8]", "[0,4294967296,4294967296]", "[4294967296,4294967296,0]"})
+    EXPECT_THAT(error_of_header(header({entry("w", "U8", shape, "[0,0]")})),
+                HasSubstr("has no size: more than 64 bits"))
+        << shape;
 }
 
 TEST(Safetensors, NumbersThatAreNoCountsAreRefused) {
@@ -162,7 +173,8 @@ TEST(Safetensors, NumbersThatAreNoCountsAreRefused) {
   const auto offsets = [](const char* value) { return error_of_header(header({entry("w", "U8", "[1]", value)}), 1); };
   EXPECT_EQ(shape("[-1]"), "m.safetensors: tensor w: shape: -1, expected 0 or more");
   EXPECT_EQ(shape("[1.0]"), "m.safetensors: tensor w: shape: number 1.0, expected an integer of 64 bits");
-  EXPECT_EQ(shape("[18446744073709551617]"), "m.safetensors: tensor w: shape: number 18446744073709551617, expected an integer of 64 bits");
+  EXPECT_EQ(shape("[18446744073709551617]"),
+            "m.safetensors: tensor w: shape: number 18446744073709551617, expected an integer of 64 bits");
   EXPECT_EQ(shape("[\"1\"]"), "m.safetensors: tensor w: shape: string \"1\", expected an integer of 64 bits");
   EXPECT_EQ(shape("[true]"), "m.safetensors: tensor w: shape: true, expected an integer of 64 bits");
   EXPECT_EQ(shape("1"), "m.safetensors: tensor w: shape: integer 1, expected an array of integers");
@@ -191,16 +203,21 @@ TEST(Safetensors, EntriesWithMissingUnknownOrDoubleFieldsAreRefused) {
 
 TEST(Safetensors, MetadataMustBeStringsAndAppearOnce) {
   EXPECT_EQ(error_of_header(R"({"__metadata__":{"a":"b","c":"d"}})"), "no error");
-  EXPECT_EQ(error_of_header(R"({"__metadata__":{"a":1}})"), "m.safetensors: header: __metadata__: integer 1, expected strings only");
-  EXPECT_EQ(error_of_header(R"({"__metadata__":{"a":{}}})"), "m.safetensors: header: __metadata__: an object, expected strings only");
-  EXPECT_EQ(error_of_header(R"({"__metadata__":{"a":"b","a":"c"}})"), "m.safetensors: header: __metadata__: a appears twice");
-  EXPECT_EQ(error_of_header(R"({"__metadata__":{},"__metadata__":{}})"), "m.safetensors: header: __metadata__: appears twice");
+  EXPECT_EQ(error_of_header(R"({"__metadata__":{"a":1}})"),
+            "m.safetensors: header: __metadata__: integer 1, expected strings only");
+  EXPECT_EQ(error_of_header(R"({"__metadata__":{"a":{}}})"),
+            "m.safetensors: header: __metadata__: an object, expected strings only");
+  EXPECT_EQ(error_of_header(R"({"__metadata__":{"a":"b","a":"c"}})"),
+            "m.safetensors: header: __metadata__: a appears twice");
+  EXPECT_EQ(error_of_header(R"({"__metadata__":{},"__metadata__":{}})"),
+            "m.safetensors: header: __metadata__: appears twice");
 }
 
 TEST(Safetensors, EmptyTensorsAndNoTensorsAreLegal) {
   EXPECT_EQ(parse(file_of("{}")).size(), 0u);
   const auto t = parse(file_of(header({entry("full", "U8", "[4]", "[0,4]"), entry("e1", "F32", "[0,7]", "[0,0]"),
-                               entry("e2", "BF16", "[0]", "[4,4]")}), 4));
+                                       entry("e2", "BF16", "[0]", "[4,4]")}),
+                               4));
   ASSERT_EQ(t.size(), 3u);
   EXPECT_EQ(t[0].name, "e1");
   EXPECT_EQ(t[0].bytes, 0);
@@ -208,12 +225,15 @@ TEST(Safetensors, EmptyTensorsAndNoTensorsAreLegal) {
 }
 
 TEST(Safetensors, EveryDtypeHasItsSizeAndFourBitTypesNeedWholeBytes) {
-  const std::pair<const char*, int> cases[] = {{"F64", 64}, {"I64", 64}, {"F32", 32}, {"I32", 32}, {"F16", 16}, {"BF16", 16},
-      {"I16", 16}, {"I8", 8}, {"U8", 8}, {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F4", 4}};
+  const std::pair<const char*, int> cases[] = {{"F64", 64},    {"I64", 64},    {"F32", 32},    {"I32", 32}, {"F16", 16},
+                                               {"BF16", 16},   {"I16", 16},    {"I8", 8},      {"U8", 8},   {"BOOL", 8},
+                                               {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F4", 4}};
   for (const auto& [dtype, bits] : cases) {
     const size_t bytes = static_cast<size_t>(6 * bits / 8);
-    EXPECT_EQ(error_of_header(header({entry("w", dtype, "[2,3]", str("[0,", bytes, "]"))}), bytes), "no error") << dtype;
-    EXPECT_NE(error_of_header(header({entry("w", dtype, "[2,3]", str("[0,", bytes + 1, "]"))}), bytes + 1), "no error") << dtype;
+    EXPECT_EQ(error_of_header(header({entry("w", dtype, "[2,3]", str("[0,", bytes, "]"))}), bytes), "no error")
+        << dtype;
+    EXPECT_NE(error_of_header(header({entry("w", dtype, "[2,3]", str("[0,", bytes + 1, "]"))}), bytes + 1), "no error")
+        << dtype;
   }
   EXPECT_EQ(error_of_header(header({entry("w", "F4", "[3]", "[0,2]")}), 2),
             "m.safetensors: tensor w: F4 [3] has no size: more than 64 bits or no whole number of bytes");

@@ -1,5 +1,5 @@
-// A vocabulary under which ids show where a text was cut into pieces: all bytes, and all pairs of bytes that meet where two
-// characters meet. tools/make_tokenizer_fixture.py makes the same one for tiktoken.
+// A vocabulary under which ids show where a text was cut into pieces: all bytes, and all pairs of bytes that meet where
+// two characters meet. tools/make_tokenizer_fixture.py makes the same one for tiktoken.
 #pragma once
 
 #include <string>

@@ -35,8 +35,8 @@ std::vector<NamedSpecial> read_named_specials(const std::string& path) {
   for (const JsonMember& member : table->object()) {
     const Json* content = member.value.find("content");
     if (!content || content->kind() != Json::Kind::string)
-      fail(ErrorCode::bad_file, path, ": added_tokens_decoder.", printable(member.key), ".content: ",
-           content ? describe(*content) : "missing", ", expected a string");
+      fail(ErrorCode::bad_file, path, ": added_tokens_decoder.", printable(member.key),
+           ".content: ", content ? describe(*content) : "missing", ", expected a string");
     named.push_back({parse_id(member.key, path), content->string()});
   }
   return named;
@@ -54,8 +54,8 @@ Tokenizer::Tokenizer(std::span<const std::string> tokens, std::span<const NamedS
     : bpe_(tokens), special_name_(kSpecialCount) {
   for (const NamedSpecial& s : named) {
     if (s.id < bpe_.size() || s.id >= vocab_size())
-      fail(ErrorCode::bad_file, name, ": added_tokens_decoder.", s.id, ": '", printable(s.content), "' is no special id, those are ",
-           bpe_.size(), " to ", vocab_size() - 1);
+      fail(ErrorCode::bad_file, name, ": added_tokens_decoder.", s.id, ": '", printable(s.content),
+           "' is no special id, those are ", bpe_.size(), " to ", vocab_size() - 1);
     if (s.content.empty()) fail(ErrorCode::bad_file, name, ": added_tokens_decoder.", s.id, ".content: empty");
     std::string& slot = special_name_[static_cast<size_t>(s.id - bpe_.size())];
     if (!slot.empty()) fail(ErrorCode::bad_file, name, ": added_tokens_decoder.", s.id, ": twice");
@@ -68,7 +68,8 @@ Tokenizer::Tokenizer(std::span<const std::string> tokens, std::span<const NamedS
     if (content.empty()) content = str("<|reserved_token_", id, "|>");
     const auto [first, is_new] = special_id_.emplace(content, id);
     if (!is_new)
-      fail(ErrorCode::bad_file, name, ": added_tokens_decoder.", id, ": '", printable(content), "' is the name of ", first->second);
+      fail(ErrorCode::bad_file, name, ": added_tokens_decoder.", id, ": '", printable(content), "' is the name of ",
+           first->second);
     lengths.insert(content.size());
     leads.insert(content[0]);
   }

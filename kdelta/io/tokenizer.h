@@ -1,6 +1,6 @@
-// Text to token ids and back, for the byte-pair vocabularies of the Kimi models: tiktoken.model holds the ranks, 256 special
-// tokens follow the last rank, tokenizer_config.json names some of them. Ids equal those of the vendor's tokenizer
-// (tiktoken with the pattern of split.h). Immutable after loading: any number of threads may use one object.
+// Text to token ids and back, for the byte-pair vocabularies of the Kimi models: tiktoken.model holds the ranks, 256
+// special tokens follow the last rank, tokenizer_config.json names some of them. Ids equal those of the vendor's
+// tokenizer (tiktoken with the pattern of split.h). Immutable after loading: any number of threads may use one object.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ class Tokenizer {
  public:
   static constexpr int kSpecialCount = 256;
 
-  // Reads directory/tiktoken.model and directory/tokenizer_config.json. Throws Error(bad_file) naming the file, the line or
-  // member and the reason.
+  // Reads directory/tiktoken.model and directory/tokenizer_config.json. Throws Error(bad_file) naming the file, the
+  // line or member and the reason.
   static Tokenizer load(const std::string& directory);
-  // The same from memory: tokens by rank, each single byte among them; specials that have names. A special without a name is
-  // called <|reserved_token_ID|> by its absolute id. Throws Error(bad_file) when an id lies outside the special ids or a name
-  // repeats; `name` begins the message.
+  // The same from memory: tokens by rank, each single byte among them; specials that have names. A special without a
+  // name is called <|reserved_token_ID|> by its absolute id. Throws Error(bad_file) when an id lies outside the special
+  // ids or a name repeats; `name` begins the message.
   Tokenizer(std::span<const std::string> tokens, std::span<const NamedSpecial> named, const std::string& name);
 
   // Ids 0 .. vocab_size()-1; the specials are the last kSpecialCount of them.
@@ -39,12 +39,12 @@ class Tokenizer {
   bool is_special(int id) const { return id >= bpe_.size() && id < vocab_size(); }
   // -1 when no special token has that name.
   int special_id(std::string_view name) const;
-  // The bytes of a token, the name of a special. Throws Error(invalid_argument) outside 0 .. vocab_size()-1. Valid as long as
-  // this object.
+  // The bytes of a token, the name of a special. Throws Error(invalid_argument) outside 0 .. vocab_size()-1. Valid as
+  // long as this object.
   std::string_view token_bytes(int id) const;
 
-  // Ordinary text: the name of a special token inside it is text like any other. Any bytes are accepted; those that are not
-  // UTF-8 become single-byte tokens. Nothing is added in front or behind. The second form appends.
+  // Ordinary text: the name of a special token inside it is text like any other. Any bytes are accepted; those that are
+  // not UTF-8 become single-byte tokens. Nothing is added in front or behind. The second form appends.
   std::vector<int32_t> encode(std::string_view text) const;
   void encode(std::string_view text, std::vector<int32_t>& ids) const;
   // For raw completion only: names of special tokens in the text become these tokens. Never for text of a chat message.

@@ -31,7 +31,8 @@ std::string base64_bytes(std::string_view code, const Line& line) {
   if (code.empty()) line.refuse("no token in front of the space");
   if (code.size() / 4 * 3 > kMaxTokenBytes) line.refuse("token of more than ", kMaxTokenBytes, " bytes");
   const size_t padding = code.ends_with("==") ? 2 : code.ends_with('=') ? 1 : 0;
-  if (code.size() % 4 != 0) line.refuse("bad base64 '", printable(code), "': length ", code.size(), " is no multiple of 4");
+  if (code.size() % 4 != 0)
+    line.refuse("bad base64 '", printable(code), "': length ", code.size(), " is no multiple of 4");
   std::string bytes;
   uint32_t bits = 0;
   for (size_t i = 0; i < code.size(); ++i) {
@@ -66,7 +67,7 @@ void require_single_bytes(const std::unordered_map<std::string, int64_t>& line_o
 }  // namespace
 
 std::vector<std::string> parse_tiktoken(std::string_view text, const std::string& name) {
-  std::unordered_map<std::string, int64_t> line_of;  // token -> line
+  std::unordered_map<std::string, int64_t> line_of;                             // token -> line
   std::unordered_map<int64_t, std::pair<int64_t, const std::string*>> by_rank;  // rank -> line, token
   for (Line line{name, 1}; !text.empty(); ++line.number) {
     std::string_view row = text.substr(0, text.find('\n'));
@@ -85,7 +86,8 @@ std::vector<std::string> parse_tiktoken(std::string_view text, const std::string
   std::vector<std::string> tokens;
   for (int64_t rank = 0; rank < static_cast<int64_t>(by_rank.size()); ++rank) {
     const auto entry = by_rank.find(rank);
-    if (entry == by_rank.end()) fail(ErrorCode::bad_file, name, ": rank ", rank, " is missing, the file has ", by_rank.size(), " tokens");
+    if (entry == by_rank.end())
+      fail(ErrorCode::bad_file, name, ": rank ", rank, " is missing, the file has ", by_rank.size(), " tokens");
     tokens.push_back(*entry->second.second);
   }
   return tokens;

@@ -7,15 +7,17 @@ namespace kdelta {
 namespace {
 
 struct Lead {
-  int bytes;             // of the whole character; 0: never a lead byte
-  uint8_t low, high;     // range of the second byte (Unicode table 3-7)
+  int bytes;          // of the whole character; 0: never a lead byte
+  uint8_t low, high;  // range of the second byte (Unicode table 3-7)
 };
 
 Lead lead_of(uint8_t b) {
   if (b < 0xC2) return {0, 0, 0};
   if (b < 0xE0) return {2, 0x80, 0xBF};
-  if (b < 0xF0) return {3, static_cast<uint8_t>(b == 0xE0 ? 0xA0 : 0x80), static_cast<uint8_t>(b == 0xED ? 0x9F : 0xBF)};
-  if (b < 0xF5) return {4, static_cast<uint8_t>(b == 0xF0 ? 0x90 : 0x80), static_cast<uint8_t>(b == 0xF4 ? 0x8F : 0xBF)};
+  if (b < 0xF0)
+    return {3, static_cast<uint8_t>(b == 0xE0 ? 0xA0 : 0x80), static_cast<uint8_t>(b == 0xED ? 0x9F : 0xBF)};
+  if (b < 0xF5)
+    return {4, static_cast<uint8_t>(b == 0xF0 ? 0x90 : 0x80), static_cast<uint8_t>(b == 0xF4 ? 0x8F : 0xBF)};
   return {0, 0, 0};
 }
 

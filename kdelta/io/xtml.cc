@@ -15,22 +15,31 @@ std::string unescaped(std::string_view value) {
   std::string out;
   for (size_t i = 0; i < value.size();) {
     const std::string_view rest = value.substr(i);
-    if (rest.starts_with("&amp;")) out += '&', i += 5;
-    else if (rest.starts_with("&quot;")) out += '"', i += 6;
-    else out += value[i++];
+    if (rest.starts_with("&amp;"))
+      out += '&', i += 5;
+    else if (rest.starts_with("&quot;"))
+      out += '"', i += 6;
+    else
+      out += value[i++];
   }
   return out;
 }
 
 bool is_of_type(const Json& value, std::string_view type) {
   switch (value.kind()) {
-    case Json::Kind::null: return type == "null";
-    case Json::Kind::boolean: return type == "boolean";
+    case Json::Kind::null:
+      return type == "null";
+    case Json::Kind::boolean:
+      return type == "boolean";
     case Json::Kind::integer:
-    case Json::Kind::real: return type == "number";
-    case Json::Kind::string: return false;  // bare text, never JSON
-    case Json::Kind::array: return type == "array";
-    case Json::Kind::object: return type == "object";
+    case Json::Kind::real:
+      return type == "number";
+    case Json::Kind::string:
+      return false;  // bare text, never JSON
+    case Json::Kind::array:
+      return type == "array";
+    case Json::Kind::object:
+      return type == "object";
   }
   KDELTA_UNREACHABLE("kind of JSON value", value.kind());
 }
@@ -41,7 +50,8 @@ constexpr int kMaxDepth = JsonLimits{}.max_depth - 1;
 // False when the text is no JSON value of that type.
 bool parse_value(const std::string& text, std::string_view type, Json& value) {
   try {
-    value = parse_json(text, {"argument", ErrorCode::invalid_argument}, {.max_bytes = std::ssize(text), .max_depth = kMaxDepth});
+    value = parse_json(text, {"argument", ErrorCode::invalid_argument},
+                       {.max_bytes = std::ssize(text), .max_depth = kMaxDepth});
     return is_of_type(value, type);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::invalid_argument) throw;
@@ -64,8 +74,11 @@ void AnswerDelta::append(const AnswerDelta& more) {
 }
 
 XtmlParser::XtmlParser(const Tokenizer& tokenizer, bool thinking)
-    : tokenizer_(&tokenizer), open_(required_special(tokenizer, kOpen)), close_(required_special(tokenizer, kClose)),
-      sep_(required_special(tokenizer, kSep)), end_(required_special(tokenizer, kEnd)),
+    : tokenizer_(&tokenizer),
+      open_(required_special(tokenizer, kOpen)),
+      close_(required_special(tokenizer, kClose)),
+      sep_(required_special(tokenizer, kSep)),
+      end_(required_special(tokenizer, kEnd)),
       part_(thinking ? Part::think : Part::response) {}
 
 AnswerDelta XtmlParser::parse(const Tokenizer& tokenizer, bool thinking, std::span<const int32_t> ids) {
@@ -85,9 +98,12 @@ AnswerDelta XtmlParser::feed(int id) {
     return out;
   }
   text(stream_.finish(), out);
-  if (id == open_) begin_tag(Tag::opening, out);
-  else if (id == close_) begin_tag(Tag::closing, out);
-  else if (id == sep_) end_tag(out);
+  if (id == open_)
+    begin_tag(Tag::opening, out);
+  else if (id == close_)
+    begin_tag(Tag::closing, out);
+  else if (id == sep_)
+    end_tag(out);
   else if (id == end_) {
     abandon_tag(out);
     enter(Part::between, out);
@@ -110,8 +126,10 @@ void XtmlParser::text(std::string_view text, AnswerDelta& out) {
     tag_text_ += text;
   } else if (call_.open) {
     call_.source += text;
-    if (call_.value_kind != Value::none) call_.value += text;
-    else if (!is_blank(text)) call_.failed = true;
+    if (call_.value_kind != Value::none)
+      call_.value += text;
+    else if (!is_blank(text))
+      call_.failed = true;
   } else if (part_ == Part::think) {
     out.reasoning += text;
   } else if (part_ == Part::response || !is_blank(text)) {  // white space between elements is layout
@@ -138,15 +156,20 @@ void XtmlParser::end_tag(AnswerDelta& out) {
   const std::string content = std::exchange(tag_text_, {});
   const std::string source = str(tag == Tag::opening ? kOpen : kClose, content, kSep);
   Element element;
-  if (parse_element(content, element) && (tag == Tag::opening ? open_part(element, source, out) : close_part(element, out))) return;
+  if (parse_element(content, element) &&
+      (tag == Tag::opening ? open_part(element, source, out) : close_part(element, out)))
+    return;
   if (!call_.open) {
     if (tag == Tag::opening || !is_of_call(element)) text(source, out);
     return;
   }
   call_.source += source;
-  if (!is_of_call(element)) call_.failed = true;
-  else if (tag == Tag::opening) begin_value(element);
-  else end_value();
+  if (!is_of_call(element))
+    call_.failed = true;
+  else if (tag == Tag::opening)
+    begin_value(element);
+  else
+    end_value();
   if (tag == Tag::closing && element.name == "call") end_call(out);
 }
 
@@ -172,7 +195,9 @@ std::string XtmlParser::Element::attribute(std::string_view key) const {
 }
 
 // Elements inside a call, and its own closing tag.
-bool XtmlParser::is_of_call(const Element& e) { return e.name == "argument" || e.name == "json" || e.name == "call"; }
+bool XtmlParser::is_of_call(const Element& e) {
+  return e.name == "argument" || e.name == "json" || e.name == "call";
+}
 
 bool XtmlParser::open_part(const Element& e, const std::string& source, AnswerDelta& out) {
   if (e.name == "think") return enter(Part::think, out), true;
@@ -214,15 +239,21 @@ void XtmlParser::enter(Part part, AnswerDelta& out) {
 void XtmlParser::end_value() {
   Json value;
   switch (std::exchange(call_.value_kind, Value::none)) {
-    case Value::none: return;
+    case Value::none:
+      return;
     case Value::json:
-      if (!parse_value(call_.value, "object", value)) call_.failed = true;
-      else for (JsonMember& m : value.object()) call_.arguments.set(m.key, std::move(m.value));
+      if (!parse_value(call_.value, "object", value))
+        call_.failed = true;
+      else
+        for (JsonMember& m : value.object()) call_.arguments.set(m.key, std::move(m.value));
       break;
     case Value::argument:
-      if (call_.type == "string") call_.arguments.set(call_.key, call_.value);
-      else if (parse_value(call_.value, call_.type, value)) call_.arguments.set(call_.key, std::move(value));
-      else call_.failed = true;
+      if (call_.type == "string")
+        call_.arguments.set(call_.key, call_.value);
+      else if (parse_value(call_.value, call_.type, value))
+        call_.arguments.set(call_.key, std::move(value));
+      else
+        call_.failed = true;
   }
   call_.value.clear();
 }
@@ -235,6 +266,8 @@ void XtmlParser::end_call(AnswerDelta& out) {
   call_ = {};
 }
 
-void XtmlParser::fail_call(AnswerDelta& out) { out.content += std::exchange(call_, {}).source; }
+void XtmlParser::fail_call(AnswerDelta& out) {
+  out.content += std::exchange(call_, {}).source;
+}
 
 }  // namespace kdelta

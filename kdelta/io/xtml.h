@@ -1,6 +1,6 @@
-// The answer of Kimi K3 as it is generated: token ids in, reasoning, content and tool calls out. It works on ids, so control
-// tokens that the model merely spells stay text. Nothing of the answer is lost: what has no place in the structure becomes
-// content.
+// The answer of Kimi K3 as it is generated: token ids in, reasoning, content and tool calls out. It works on ids, so
+// control tokens that the model merely spells stay text. Nothing of the answer is lost: what has no place in the
+// structure becomes content.
 #pragma once
 
 #include <string>
@@ -23,13 +23,14 @@ struct AnswerDelta {
 
 class XtmlParser {
  public:
-  // Starts where the generation prompt of chat.h ends: inside the thinking part, or inside the response. `tokenizer` must
-  // outlive this; throws Error(unsupported) when it lacks the format's special tokens.
+  // Starts where the generation prompt of chat.h ends: inside the thinking part, or inside the response. `tokenizer`
+  // must outlive this; throws Error(unsupported) when it lacks the format's special tokens.
   XtmlParser(const Tokenizer& tokenizer, bool thinking);
 
-  // Opening a later part ends the one before it, closed or not; closing what is not open changes nothing. A call whose values
-  // are not of their declared type, or which the end cuts off, becomes content in its own spelling. Special tokens that are
-  // not the format's are skipped. After the message has ended, by its closing tag or <|end_of_msg|>, ids are ignored.
+  // Opening a later part ends the one before it, closed or not; closing what is not open changes nothing. A call whose
+  // values are not of their declared type, or which the end cuts off, becomes content in its own spelling. Special
+  // tokens that are not the format's are skipped. After the message has ended, by its closing tag or <|end_of_msg|>,
+  // ids are ignored.
   AnswerDelta feed(int id);
   // The end of generation.
   AnswerDelta finish();

@@ -9,9 +9,10 @@
 
 namespace kdelta {
 
-// One step, built once by runtime/batch_builder and the same for all layers. No optional fields: unused entries are filled.
-// Sequences are laid out prefill | decode; a sequence is one or the other by how many tokens it has computed, never by its length.
-// Letters: T token rows, N sequence rows, M rows of logits, P page columns, Q snapshots (all capacities of the step).
+// One step, built once by runtime/batch_builder and the same for all layers. No optional fields: unused entries are
+// filled. Sequences are laid out prefill | decode; a sequence is one or the other by how many tokens it has computed,
+// never by its length. Letters: T token rows, N sequence rows, M rows of logits, P page columns, Q snapshots (all
+// capacities of the step).
 struct Batch {
   // Host part: capacities and upper bounds, all that choose() and launch shapes may read.
   int n_prefill = 0, n_decode = 0;  // sequences
@@ -44,8 +45,8 @@ class Mixer {
   virtual ~Mixer() = default;
   virtual std::vector<WeightSpec> weights() = 0;
   virtual std::vector<StateSpec> states(const StateParams& params) const = 0;
-  virtual void forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x, const AnyConstView& addend,
-                       const AnyView& out) const = 0;
+  virtual void forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x,
+                       const AnyConstView& addend, const AnyView& out) const = 0;
 };
 
 // A sublayer without memory: MLP, MoE.

@@ -1,5 +1,5 @@
-// What a layer asks for, as plain rows: the weights it needs and the state it keeps. The model finds and binds the weights, the
-// runtime sizes and owns the state; nothing is looked up by name during a forward pass.
+// What a layer asks for, as plain rows: the weights it needs and the state it keeps. The model finds and binds the
+// weights, the runtime sizes and owns the state; nothing is looked up by name during a forward pass.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace kdelta {
 
 enum class WeightKind : uint8_t {
-  matrix,     // [rows, cols], any stored format, stays in the file: target Matrix
-  vector,     // any shape of `shape` elements in all, converted to fp32: target View<const float> of shape [elements]
+  matrix,       // [rows, cols], any stored format, stays in the file: target Matrix
+  vector,       // any shape of `shape` elements in all, converted to fp32: target View<const float> of shape [elements]
   head_scalar,  // like vector, but the file may pad it: the first `shape` elements are used (A_log)
   conv_taps,  // parts of [C, 1, W] or [C, W], stacked along C, fp32, stored transposed: target View<const float> [W, C]
   score_row,  // elementwise product of two vectors (attention-residual norm weight and projection row), fp32
@@ -36,8 +36,9 @@ struct StateSpec {
   std::string name;
   StateKind kind = StateKind::slot;
   DType dtype = DType::f32;
-  Shape shape;                // of one slot or one page
-  bool every_column = false;  // slot: true when each draft column needs a slot of its own; false: column 0 alone is used
+  Shape shape;  // of one slot or one page
+  bool every_column =
+      false;  // slot: true when each draft column needs a slot of its own; false: column 0 alone is used
   int64_t bytes() const { return shape.numel() * dtype_bytes(dtype); }
 };
 

@@ -21,12 +21,15 @@ class Binder {
     std::vector<std::string> names;
     for (const std::string& n : spec.names) names.push_back(placed.prefix + n);
     if (spec.kind == WeightKind::matrix) {
-      *std::get<Matrix*>(spec.target) = mode_ == BindMode::dummy ? dummy_matrix(spec.shape) : find_matrix(names.front(), spec);
+      *std::get<Matrix*>(spec.target) =
+          mode_ == BindMode::dummy ? dummy_matrix(spec.shape) : find_matrix(names.front(), spec);
       return;
     }
     View<const float>& target = *std::get<View<const float>*>(spec.target);
-    if (mode_ == BindMode::dummy) target = dummy_vector(spec);
-    else target = convert(names, spec);
+    if (mode_ == BindMode::dummy)
+      target = dummy_vector(spec);
+    else
+      target = convert(names, spec);
   }
 
   void list_unused() {
@@ -88,27 +91,34 @@ class Binder {
   Matrix find_matrix(const std::string& name, const WeightSpec& spec) {
     const int64_t rows = spec.shape[0], cols = spec.shape[1];
     if (const TensorInfo* packed = find(name + spec.suffix + "_packed")) {
-      if (cols % kMxBlock != 0) refuse(*packed, str("MXFP4 needs columns in multiples of ", kMxBlock, ", the layer has ", cols));
+      if (cols % kMxBlock != 0)
+        refuse(*packed, str("MXFP4 needs columns in multiples of ", kMxBlock, ", the layer has ", cols));
       if (packed->dtype != DType::u8) refuse(*packed, str("dtype ", dtype_name(packed->dtype), ", expected U8"));
       expect(*packed, {rows, cols / 2});
-      return dense_matrix(bytes_of(*packed), DType::f4_e2m1, rows, cols, find_scale(name + spec.suffix + "_scale", rows, cols));
+      return dense_matrix(bytes_of(*packed), DType::f4_e2m1, rows, cols,
+                          find_scale(name + spec.suffix + "_scale", rows, cols));
     }
     const TensorInfo& t = require(name + spec.suffix);
     expect(t, {rows, cols});
     switch (t.dtype) {
       case DType::bf16:
-      case DType::f32: return dense_matrix(bytes_of(t), t.dtype, rows, cols);
+      case DType::f32:
+        return dense_matrix(bytes_of(t), t.dtype, rows, cols);
       case DType::f8_e4m3:
       case DType::f8_e5m2:
-        if (cols % kMxBlock != 0) refuse(t, str("MXFP8 needs columns in multiples of ", kMxBlock, ", the layer has ", cols));
+        if (cols % kMxBlock != 0)
+          refuse(t, str("MXFP8 needs columns in multiples of ", kMxBlock, ", the layer has ", cols));
         return dense_matrix(bytes_of(t), t.dtype, rows, cols, find_scale(name + spec.suffix + "_scale", rows, cols));
-      default: refuse(t, str("dtype ", dtype_name(t.dtype), ", accepted for a matrix: BF16, F32, F8_E4M3, F8_E5M2, packed U8"));
+      default:
+        refuse(t,
+               str("dtype ", dtype_name(t.dtype), ", accepted for a matrix: BF16, F32, F8_E4M3, F8_E5M2, packed U8"));
     }
   }
 
   const uint8_t* find_scale(const std::string& name, int64_t rows, int64_t cols) {
     const TensorInfo& t = require(name);
-    if (t.dtype != DType::u8 && t.dtype != DType::f8_e8m0) refuse(t, str("dtype ", dtype_name(t.dtype), ", expected U8 or F8_E8M0"));
+    if (t.dtype != DType::u8 && t.dtype != DType::f8_e8m0)
+      refuse(t, str("dtype ", dtype_name(t.dtype), ", expected U8 or F8_E8M0"));
     expect(t, {rows, cols / kMxBlock});
     const auto* scale = static_cast<const uint8_t*>(bytes_of(t));
     if (mode_ == BindMode::real) {
@@ -128,9 +138,14 @@ class Binder {
         std::memcpy(&x, p, sizeof(x));
         return x;
       }
-      case DType::bf16: std::memcpy(&half, p, sizeof(half)); return to_float(bf16{half});
-      case DType::f16: std::memcpy(&half, p, sizeof(half)); return to_float(f16{half});
-      default: refuse(t, str("dtype ", dtype_name(t.dtype), ", accepted for a vector: F32, BF16, F16"));
+      case DType::bf16:
+        std::memcpy(&half, p, sizeof(half));
+        return to_float(bf16{half});
+      case DType::f16:
+        std::memcpy(&half, p, sizeof(half));
+        return to_float(f16{half});
+      default:
+        refuse(t, str("dtype ", dtype_name(t.dtype), ", accepted for a vector: F32, BF16, F16"));
     }
   }
 
@@ -164,8 +179,11 @@ class Binder {
       case WeightKind::score_row:
         for (int64_t i = 0; i < shape[0]; ++i) out[i] = finite_element(*parts[0], i) * finite_element(*parts[1], i);
         break;
-      case WeightKind::conv_taps: transpose_taps(parts, spec, out); break;
-      case WeightKind::matrix: KDELTA_UNREACHABLE("vector kind", spec.kind);
+      case WeightKind::conv_taps:
+        transpose_taps(parts, spec, out);
+        break;
+      case WeightKind::matrix:
+        KDELTA_UNREACHABLE("vector kind", spec.kind);
     }
     return {out, shape};
   }
@@ -186,7 +204,8 @@ class Binder {
           refuse(t, str("shape ", text(t.shape), ", expected [", C, ", 1, ", W, "] or [", C, ", ", W, "]"));
         return;
       }
-      case WeightKind::matrix: KDELTA_UNREACHABLE("vector kind", spec.kind);
+      case WeightKind::matrix:
+        KDELTA_UNREACHABLE("vector kind", spec.kind);
     }
   }
 
@@ -194,7 +213,8 @@ class Binder {
     const int64_t total = spec.shape[0], W = spec.shape[1], C = total / static_cast<int64_t>(parts.size());
     for (size_t p = 0; p < parts.size(); ++p)
       for (int64_t c = 0; c < C; ++c)
-        for (int64_t j = 0; j < W; ++j) out[j * total + static_cast<int64_t>(p) * C + c] = finite_element(*parts[p], c * W + j);
+        for (int64_t j = 0; j < W; ++j)
+          out[j * total + static_cast<int64_t>(p) * C + c] = finite_element(*parts[p], c * W + j);
   }
 
   Matrix dummy_matrix(const Shape& shape) {
@@ -225,7 +245,8 @@ class Binder {
   std::unordered_set<const TensorInfo*> used_;
 };
 
-BoundWeights BoundWeights::bind(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report) {
+BoundWeights BoundWeights::bind(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs,
+                                BindReport* report) {
   BoundWeights w;
   Binder binder(&checkpoint, BindMode::real, 0, &w, report);
   for (const PlacedSpec& s : specs) binder.bind(s);
@@ -233,7 +254,8 @@ BoundWeights BoundWeights::bind(const Checkpoint& checkpoint, const std::vector<
   return w;
 }
 
-BoundWeights BoundWeights::shapes(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report) {
+BoundWeights BoundWeights::shapes(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs,
+                                  BindReport* report) {
   BoundWeights w;
   Binder binder(&checkpoint, BindMode::shapes, 0, &w, report);
   for (const PlacedSpec& s : specs) binder.bind(s);

@@ -1,6 +1,6 @@
-// Weight specs meet a checkpoint: every spec finds its tensors, is checked and gets a view. Matrices stay where they lie in the
-// mapped file, in file order; small vectors become fp32. Everything that does not fit is refused with the tensor's name before
-// anything is computed; tensors that nobody asked for are listed.
+// Weight specs meet a checkpoint: every spec finds its tensors, is checked and gets a view. Matrices stay where they
+// lie in the mapped file, in file order; small vectors become fp32. Everything that does not fit is refused with the
+// tensor's name before anything is computed; tensors that nobody asked for are listed.
 #pragma once
 
 #include <memory>
@@ -30,10 +30,11 @@ struct BindReport {
 class BoundWeights {
  public:
   BoundWeights() = default;
-  // Throws Error(bad_file) naming file, tensor and reason: missing, wrong shape, unknown dtype, a scale tensor that is missing or
-  // misshapen, NaN scale bytes, non-finite vectors.
+  // Throws Error(bad_file) naming file, tensor and reason: missing, wrong shape, unknown dtype, a scale tensor that is
+  // missing or misshapen, NaN scale bytes, non-finite vectors.
   static BoundWeights bind(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report);
-  // Random weights of the specs' shapes for any config (--load-format dummy): bf16 matrices, small values, same seed same weights.
+  // Random weights of the specs' shapes for any config (--load-format dummy): bf16 matrices, small values, same seed
+  // same weights.
   static BoundWeights dummy(const std::vector<PlacedSpec>& specs, uint64_t seed, BindReport* report);
   // Shapes only: targets get addresses that nobody may touch. For planning without reading a byte of data.
   static BoundWeights shapes(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report);

@@ -15,11 +15,14 @@ constexpr int64_t kMaxSize = int64_t{1} << 30;
 
 // A number of the config as fp32; refused when fp32 cannot hold it.
 float to_fp32(const JsonReader& r, const char* field, double value) {
-  if (!(std::fabs(value) <= static_cast<double>(std::numeric_limits<float>::max()))) r.refuse(field, "a number within fp32's range");
+  if (!(std::fabs(value) <= static_cast<double>(std::numeric_limits<float>::max())))
+    r.refuse(field, "a number within fp32's range");
   return static_cast<float>(value);
 }
 
-float get_float(const JsonReader& r, const char* field) { return to_fp32(r, field, r.get<double>(field)); }
+float get_float(const JsonReader& r, const char* field) {
+  return to_fp32(r, field, r.get<double>(field));
+}
 
 float find_float(const JsonReader& r, const char* field, float absent) {
   const auto value = r.find<double>(field);
@@ -79,7 +82,8 @@ void read_moe(const JsonReader& r, ModelConfig& c) {
   c.moe.shared = r.get_in("num_shared_experts", 0, 1 << 16);
   c.moe.renormalize = r.get<bool>("moe_renormalize");
   c.moe.scaling = get_float(r, "routed_scaling_factor");
-  if (r.get<std::string>("moe_router_activation_func") != "sigmoid") r.refuse("moe_router_activation_func", "\"sigmoid\"");
+  if (r.get<std::string>("moe_router_activation_func") != "sigmoid")
+    r.refuse("moe_router_activation_func", "\"sigmoid\"");
   if (r.find<bool>("use_grouped_topk").value_or(false)) {
     c.moe.groups = r.get_in("num_expert_group", 1, c.moe.experts);
     c.moe.topk_groups = r.get_in("topk_group", 1, c.moe.groups);
@@ -116,7 +120,8 @@ void read_text_model(const JsonReader& r, ModelConfig& c) {
                         .value_or(r.find_in("model_max_length", 1, int64_t{1} << 40).value_or(0));
   if (r.find<int64_t>("num_nextn_predict_layers").value_or(0) != 0)
     r.refuse("num_nextn_predict_layers", "0 (MTP layers are not served)");
-  if (r.find<std::string>("model_type").value_or("kimi_linear") != "kimi_linear") r.refuse("model_type", "\"kimi_linear\"");
+  if (r.find<std::string>("model_type").value_or("kimi_linear") != "kimi_linear")
+    r.refuse("model_type", "\"kimi_linear\"");
 }
 
 // An id or a list of ids.
@@ -124,8 +129,10 @@ std::vector<int32_t> read_ids(const JsonReader& r, const char* field, int64_t vo
   const auto kind = r.kind(field);
   if (!kind || *kind == Json::Kind::null) return {};
   std::vector<int64_t> wide;
-  if (*kind == Json::Kind::array) wide = r.get<std::vector<int64_t>>(field);
-  else wide = {r.get<int64_t>(field)};
+  if (*kind == Json::Kind::array)
+    wide = r.get<std::vector<int64_t>>(field);
+  else
+    wide = {r.get<int64_t>(field)};
   std::vector<int32_t> ids;
   for (int64_t id : wide) {
     if (id < 0 || id >= vocab) r.refuse(field, str("ids within 0..", vocab - 1));
@@ -139,7 +146,7 @@ void read_top_level(const JsonReader& r, ModelConfig& c) {
   c.eos_tokens = read_ids(r, "eos_token_id", c.vocab_size);
   const auto bos = read_ids(r, "bos_token_id", c.vocab_size);
   if (!bos.empty()) c.bos_token = bos.front();
-  (void)r.raw("dtype");        // the header of each tensor says how it is stored
+  (void)r.raw("dtype");  // the header of each tensor says how it is stored
   (void)r.raw("torch_dtype");
 }
 
@@ -147,8 +154,10 @@ void read_top_level(const JsonReader& r, ModelConfig& c) {
 
 const char* to_string(ModelKind kind) {
   switch (kind) {
-    case ModelKind::kimi_linear: return "Kimi-Linear";
-    case ModelKind::kimi_k3: return "Kimi K3";
+    case ModelKind::kimi_linear:
+      return "Kimi-Linear";
+    case ModelKind::kimi_k3:
+      return "Kimi K3";
   }
   KDELTA_UNREACHABLE("model kind", kind);
 }
@@ -167,7 +176,8 @@ ModelConfig read_config(const std::string& directory) {
     const auto text = root.get<JsonReader>("text_config");
     read_text_model(text, c);
     (void)text.raw("quantization_config");  // tensors say by their suffix how they are stored
-    for (const char* twin : {"architectures", "dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id"})
+    for (const char* twin :
+         {"architectures", "dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id"})
       (void)text.raw(twin);
     (void)root.raw("model_type");
     c.weight_prefix = "language_model.";

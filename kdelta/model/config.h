@@ -1,5 +1,6 @@
-// Everything the engine knows about a model's shape, read from config.json. The reader refuses missing fields by name and lists
-// the ones it does not use; no size has a default. Both released kinds are described by the same struct and its switches.
+// Everything the engine knows about a model's shape, read from config.json. The reader refuses missing fields by name
+// and lists the ones it does not use; no size has a default. Both released kinds are described by the same struct and
+// its switches.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct ModelConfig {
   std::vector<MixerKind> mixer;  // one per layer
   float rms_norm_eps = 0;
   bool tied_embeddings = false;
-  int64_t max_positions = 0;     // 0: not stated
+  int64_t max_positions = 0;  // 0: not stated
 
   struct Kda {
     int64_t heads = 0, head_dim = 0, conv_width = 0;
@@ -46,14 +47,12 @@ struct ModelConfig {
 
   int32_t bos_token = -1;
   std::vector<int32_t> eos_tokens;
-  std::string weight_prefix;        // "language_model." or ""
+  std::string weight_prefix;         // "language_model." or ""
   std::vector<std::string> ignored;  // config fields that nothing reads
   bool has_vision = false;
 
   int64_t layers() const { return static_cast<int64_t>(mixer.size()); }
-  bool is_moe(int64_t layer) const {
-    return moe.experts > 0 && layer >= moe.first_dense && layer % moe.every == 0;
-  }
+  bool is_moe(int64_t layer) const { return moe.experts > 0 && layer >= moe.first_dense && layer % moe.every == 0; }
 };
 
 // Reads DIRECTORY/config.json. Throws Error(bad_file) naming the file, the field and what is accepted.

@@ -13,8 +13,10 @@ namespace {
 
 ActivationKind activation_kind(const ModelConfig& c) {
   switch (c.activation) {
-    case HiddenActivation::silu: return ActivationKind::swiglu;
-    case HiddenActivation::situ: return ActivationKind::situ;
+    case HiddenActivation::silu:
+      return ActivationKind::swiglu;
+    case HiddenActivation::situ:
+      return ActivationKind::situ;
   }
   KDELTA_UNREACHABLE("hidden activation", c.activation);
 }
@@ -46,8 +48,12 @@ std::unique_ptr<Mixer> make_mixer(const ModelConfig& c, MixerKind kind) {
 std::unique_ptr<Ffn> make_ffn(const ModelConfig& c, int64_t layer) {
   const ActivationKind act = activation_kind(c);
   if (!c.is_moe(layer))
-    return std::make_unique<Mlp>(MlpConfig{.hidden = c.hidden_size, .width = c.dense_width, .activation = act,
-                                           .beta = c.situ_beta, .linear_beta = c.situ_linear_beta, .prefix = ""});
+    return std::make_unique<Mlp>(MlpConfig{.hidden = c.hidden_size,
+                                           .width = c.dense_width,
+                                           .activation = act,
+                                           .beta = c.situ_beta,
+                                           .linear_beta = c.situ_linear_beta,
+                                           .prefix = ""});
   return std::make_unique<Moe>(MoeConfig{.hidden = c.hidden_size,
                                          .experts = c.moe.experts,
                                          .chosen = c.moe.chosen,
@@ -81,8 +87,9 @@ std::vector<PlacedSpec> Decoder::weights() {
   const auto norm = [&](const char* name, View<const float>* target) {
     return WeightSpec{.names = {name}, .kind = WeightKind::vector, .shape = {D}, .target = target};
   };
-  std::vector<PlacedSpec> all = {{c_.weight_prefix, {.names = {"model.embed_tokens"}, .shape = {V, D}, .target = &embed_}},
-                                 {c_.weight_prefix, norm("model.norm", &final_norm_)}};
+  std::vector<PlacedSpec> all = {
+      {c_.weight_prefix, {.names = {"model.embed_tokens"}, .shape = {V, D}, .target = &embed_}},
+      {c_.weight_prefix, norm("model.norm", &final_norm_)}};
   if (!c_.tied_embeddings) all.push_back({c_.weight_prefix, {.names = {"lm_head"}, .shape = {V, D}, .target = &head_}});
   for (int64_t l = 0; l < c_.layers(); ++l) {
     Layer& layer = layers_[static_cast<size_t>(l)];
@@ -126,7 +133,9 @@ void Decoder::run_layers(Exec ex, const Step& step, Residual& stream) const {
   stream.read_final(ex, x);
   // Only the rows whose logits somebody wants reach the head: embed() is the gather of rows that this needs.
   const AnyView rows = ex.scratch->take(step.activation, {b.logit_row.dim(0), c_.hidden_size});
-  embed(ex, {.token = b.logit_row, .table = dense_matrix(x.data, step.activation, b.tokens(), c_.hidden_size), .out = rows});
+  embed(
+      ex,
+      {.token = b.logit_row, .table = dense_matrix(x.data, step.activation, b.tokens(), c_.hidden_size), .out = rows});
   linear(ex, {.x = rows, .w = c_.tied_embeddings ? embed_ : head_, .out = step.logits});
 }
 

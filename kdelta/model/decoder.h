@@ -1,5 +1,5 @@
-// The decoder both Kimi models are: embedding, layers of (mixer, feed-forward), head. How a sublayer reads the residual stream is
-// the one thing in which the two differ, so it is the one thing a model supplies.
+// The decoder both Kimi models are: embedding, layers of (mixer, feed-forward), head. How a sublayer reads the residual
+// stream is the one thing in which the two differ, so it is the one thing a model supplies.
 #pragma once
 
 #include "kdelta/model/model.h"
@@ -44,14 +44,16 @@ class Decoder : public Model {
     View<const float> input_norm, post_norm;
   };
 
-  // Makes the stream for `rows` tokens, its memory from the arena, and calls run_layers() with it. (The object lives on the stack:
-  // a step allocates nothing.)
+  // Makes the stream for `rows` tokens, its memory from the arena, and calls run_layers() with it. (The object lives on
+  // the stack: a step allocates nothing.)
   virtual void with_residual(const Exec& ex, const Step& step) const = 0;
   void run_layers(Exec ex, const Step& step, Residual& stream) const;
   // Weights of the residual stream beyond the norms.
   virtual std::vector<PlacedSpec> residual_weights() { return {}; }
 
-  std::string layer_prefix(int64_t layer) const { return c_.weight_prefix + "model.layers." + std::to_string(layer) + "."; }
+  std::string layer_prefix(int64_t layer) const {
+    return c_.weight_prefix + "model.layers." + std::to_string(layer) + ".";
+  }
 
   ModelConfig c_;
   std::vector<Layer> layers_;

@@ -9,12 +9,13 @@ namespace {
 
 class KimiK3 final : public Decoder {
  public:
-  explicit KimiK3(const ModelConfig& config) : Decoder(config), mixer_score_(layers_.size()), ffn_score_(layers_.size()) {}
+  explicit KimiK3(const ModelConfig& config)
+      : Decoder(config), mixer_score_(layers_.size()), ffn_score_(layers_.size()) {}
 
  private:
-  // Every attn_res_block layers the running sum is committed as a block and starts again from the attention output. Each sublayer
-  // reads a per-token mixture of the committed blocks and the running sum. Stream n holds the running sum while n blocks are
-  // committed, so a commit is ++n and moves no data.
+  // Every attn_res_block layers the running sum is committed as a block and starts again from the attention output.
+  // Each sublayer reads a per-token mixture of the committed blocks and the running sum. Stream n holds the running sum
+  // while n blocks are committed, so a commit is ++n and moves no data.
   class Stream final : public Residual {
    public:
     Stream(const KimiK3& model, const AnyView& streams) : model_(model), streams_(streams) {}
@@ -31,17 +32,26 @@ class KimiK3 final : public Decoder {
       const auto l = static_cast<size_t>(layer);
       read(ex, model_.ffn_score_[l], model_.layers_[l].post_norm, out);
     }
-    void read_final(const Exec& ex, const AnyView& out) override { read(ex, model_.final_score_, model_.final_norm_, out); }
+    void read_final(const Exec& ex, const AnyView& out) override {
+      read(ex, model_.final_score_, model_.final_norm_, out);
+    }
     AnyView sum() const override {
       const AnyView one = streams_.slice(0, n_, 1);
       return {one.data, one.dtype, {one.dim(1), one.dim(2)}};
     }
 
    private:
-    void read(const Exec& ex, const View<const float>& score, const View<const float>& norm_weight, const AnyView& out) const {
+    void read(const Exec& ex, const View<const float>& score, const View<const float>& norm_weight,
+              const AnyView& out) const {
       const float eps = model_.c_.rms_norm_eps;
-      attn_res(ex, {.blocks = streams_, .n = n_, .sum = sum(), .score_weight = score, .eps = eps, .norm_weight = norm_weight,
-                    .norm_eps = eps, .out = out});
+      attn_res(ex, {.blocks = streams_,
+                    .n = n_,
+                    .sum = sum(),
+                    .score_weight = score,
+                    .eps = eps,
+                    .norm_weight = norm_weight,
+                    .norm_eps = eps,
+                    .out = out});
     }
     const KimiK3& model_;
     AnyView streams_;  // [commits + 1, T, D]
@@ -56,8 +66,11 @@ class KimiK3 final : public Decoder {
 
   std::vector<PlacedSpec> residual_weights() override {
     const auto score = [&](const std::string& prefix, const std::string& name, View<const float>* target) {
-      return PlacedSpec{prefix, {.names = {name + "_norm", name + "_proj"}, .kind = WeightKind::score_row,
-                                 .shape = {c_.hidden_size}, .target = target}};
+      return PlacedSpec{prefix,
+                        {.names = {name + "_norm", name + "_proj"},
+                         .kind = WeightKind::score_row,
+                         .shape = {c_.hidden_size},
+                         .target = target}};
     };
     std::vector<PlacedSpec> all = {score(c_.weight_prefix, "model.output_attn_res", &final_score_)};
     for (size_t l = 0; l < layers_.size(); ++l) {

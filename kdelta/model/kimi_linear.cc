@@ -41,6 +41,8 @@ class KimiLinear final : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Model> make_kimi_linear(const ModelConfig& config) { return std::make_unique<KimiLinear>(config); }
+std::unique_ptr<Model> make_kimi_linear(const ModelConfig& config) {
+  return std::make_unique<KimiLinear>(config);
+}
 
 }  // namespace kdelta

@@ -7,7 +7,9 @@
 namespace kdelta {
 namespace {
 
-bool is_vision(const std::string& name) { return name.starts_with("vision_tower.") || name.starts_with("mm_projector."); }
+bool is_vision(const std::string& name) {
+  return name.starts_with("vision_tower.") || name.starts_with("mm_projector.");
+}
 
 // Text tensors under the other release's prefix, so that a re-export with or without "language_model." loads as it is.
 std::string find_prefix(const Checkpoint& checkpoint, const ModelConfig& config) {
@@ -28,8 +30,10 @@ void note_fields(LoadedModel& m) {
 void note_unused(LoadedModel& m) {
   int64_t vision = 0;
   for (const std::string& name : m.report.unused) {
-    if (is_vision(name)) ++vision;
-    else m.notes.push_back("tensor " + name + " is not used by this model");
+    if (is_vision(name))
+      ++vision;
+    else
+      m.notes.push_back("tensor " + name + " is not used by this model");
   }
   if (vision > 0) m.notes.push_back(str(vision, " vision tensors are ignored: kdelta serves the text model"));
 }
@@ -48,9 +52,15 @@ LoadedModel load_model(const std::string& directory, LoadFormat format) {
   m.model = make_model(m.config);
   const std::vector<PlacedSpec> specs = m.model->weights();
   switch (format) {
-    case LoadFormat::checkpoint: m.weights = BoundWeights::bind(*m.checkpoint, specs, &m.report); break;
-    case LoadFormat::headers: m.weights = BoundWeights::shapes(*m.checkpoint, specs, &m.report); break;
-    case LoadFormat::dummy: m.weights = BoundWeights::dummy(specs, 1, &m.report); break;
+    case LoadFormat::checkpoint:
+      m.weights = BoundWeights::bind(*m.checkpoint, specs, &m.report);
+      break;
+    case LoadFormat::headers:
+      m.weights = BoundWeights::shapes(*m.checkpoint, specs, &m.report);
+      break;
+    case LoadFormat::dummy:
+      m.weights = BoundWeights::dummy(specs, 1, &m.report);
+      break;
   }
   note_unused(m);
   return m;

@@ -1,4 +1,5 @@
-// From a directory to a model with weights: config, checkpoint, binding, in this order, refusing before memory is spent.
+// From a directory to a model with weights: config, checkpoint, binding, in this order, refusing before memory is
+// spent.
 #pragma once
 
 #include <optional>

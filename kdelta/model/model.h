@@ -19,8 +19,8 @@ class Model {
   virtual std::vector<PlacedSpec> weights() = 0;
   // Per layer, in the order in which forward() expects the pools. An empty row is legal.
   virtual std::vector<std::vector<StateSpec>> states(const StateParams& params) const = 0;
-  // Enqueues one step. states[layer] are that layer's pools. Activations have dtype `activation`; logits [M, vocabulary] fp32
-  // receives the rows that b.logit_row names (zeros for -1).
+  // Enqueues one step. states[layer] are that layer's pools. Activations have dtype `activation`; logits [M,
+  // vocabulary] fp32 receives the rows that b.logit_row names (zeros for -1).
   virtual void forward(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
                        const View<float>& logits) const = 0;
 };

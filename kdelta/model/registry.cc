@@ -7,8 +7,10 @@ namespace kdelta {
 
 std::unique_ptr<Model> make_model(const ModelConfig& config) {
   switch (config.kind) {
-    case ModelKind::kimi_linear: return make_kimi_linear(config);
-    case ModelKind::kimi_k3: return make_kimi_k3(config);
+    case ModelKind::kimi_linear:
+      return make_kimi_linear(config);
+    case ModelKind::kimi_k3:
+      return make_kimi_k3(config);
   }
   KDELTA_UNREACHABLE("model kind", config.kind);
 }

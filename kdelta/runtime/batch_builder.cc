@@ -8,7 +8,8 @@ namespace kdelta::runtime {
 
 int64_t BatchBuilder::bytes(const BatchCapacity& c) {
   // token, draft [T]; cu [N+1]; context, accepted [N]; slot [N, columns]; pages [N, P]; logit_row [M]; fresh [N] bytes
-  const int64_t ints = 2 * c.tokens + (c.sequences + 1) + 2 * c.sequences + c.sequences * (c.columns + c.pages) + c.logit_rows;
+  const int64_t ints =
+      2 * c.tokens + (c.sequences + 1) + 2 * c.sequences + c.sequences * (c.columns + c.pages) + c.logit_rows;
   return ints * 4 + c.sequences;
 }
 
@@ -43,9 +44,11 @@ void BatchBuilder::fill_row(int64_t n, const BatchRow& row, int64_t first) {
   context_[n] = static_cast<int32_t>(r.computed);
   accepted_[n] = 1;
   fresh_[n] = r.computed == 0 ? 1 : 0;
-  KDELTA_CHECK(static_cast<int64_t>(r.slots.size()) == capacity_.columns, "request ", r.id, " holds ", r.slots.size(), " slots");
+  KDELTA_CHECK(static_cast<int64_t>(r.slots.size()) == capacity_.columns, "request ", r.id, " holds ", r.slots.size(),
+               " slots");
   std::copy(r.slots.begin(), r.slots.end(), slot_ + n * capacity_.columns);
-  KDELTA_CHECK(static_cast<int64_t>(r.pages.size()) <= capacity_.pages, "request ", r.id, " holds ", r.pages.size(), " pages");
+  KDELTA_CHECK(static_cast<int64_t>(r.pages.size()) <= capacity_.pages, "request ", r.id, " holds ", r.pages.size(),
+               " pages");
   int32_t* pages = pages_ + n * capacity_.pages;
   std::fill(std::copy(r.pages.begin(), r.pages.end(), pages), pages + capacity_.pages, -1);
 }
@@ -59,7 +62,8 @@ const Batch& BatchBuilder::build(std::span<const BatchRow> rows, bool all_logits
   cu_[0] = 0;
   for (int64_t n = 0; n < N; ++n) {
     const BatchRow& row = rows[static_cast<size_t>(n)];
-    KDELTA_CHECK(n == 0 || !row.prefill || rows[static_cast<size_t>(n - 1)].prefill, "a prefill row behind a decode row");
+    KDELTA_CHECK(n == 0 || !row.prefill || rows[static_cast<size_t>(n - 1)].prefill,
+                 "a prefill row behind a decode row");
     KDELTA_CHECK(T + row.tokens <= capacity_.tokens, "more tokens than ", capacity_.tokens);
     fill_row(n, row, T);
     (row.prefill ? batch_.n_prefill : batch_.n_decode) += 1;
@@ -68,7 +72,8 @@ const Batch& BatchBuilder::build(std::span<const BatchRow> rows, bool all_logits
     batch_.max_context = std::max(batch_.max_context, context);
     const int64_t wanted = all_logits ? row.tokens : context == row.request->known() ? 1 : 0;
     for (int64_t i = T + row.tokens - wanted; i < T + row.tokens; ++i) {
-      KDELTA_CHECK(static_cast<int64_t>(logit_owner_.size()) < capacity_.logit_rows, "more logit rows than ", capacity_.logit_rows);
+      KDELTA_CHECK(static_cast<int64_t>(logit_owner_.size()) < capacity_.logit_rows, "more logit rows than ",
+                   capacity_.logit_rows);
       logit_row_[logit_owner_.size()] = static_cast<int32_t>(i);
       logit_owner_.push_back(static_cast<int>(n));
     }

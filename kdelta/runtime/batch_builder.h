@@ -1,5 +1,5 @@
-// Plan -> Batch. The only writer of offsets, slots, pages and padding. Its arrays have fixed addresses for an engine's life; a step
-// that is smaller than the last one leaves nothing of it visible.
+// Plan -> Batch. The only writer of offsets, slots, pages and padding. Its arrays have fixed addresses for an engine's
+// life; a step that is smaller than the last one leaves nothing of it visible.
 #pragma once
 
 #include <span>
@@ -26,11 +26,12 @@ class BatchBuilder {
   BatchBuilder(Device device, const BatchCapacity& capacity);
   static int64_t bytes(const BatchCapacity& capacity);
 
-  // Rows: prefill first. Every row wants logits of its last token when that completes what is known of it, or of all its tokens
-  // when all_logits is set. logit_request()[m] is the row that logits row m belongs to.
+  // Rows: prefill first. Every row wants logits of its last token when that completes what is known of it, or of all
+  // its tokens when all_logits is set. logit_request()[m] is the row that logits row m belongs to.
   const Batch& build(std::span<const BatchRow> rows, bool all_logits);
   std::span<const int> logit_owner() const { return logit_owner_; }
-  // A batch of full capacity over memory that nobody reads, for planning: all tokens prefill, or one decode row per sequence.
+  // A batch of full capacity over memory that nobody reads, for planning: all tokens prefill, or one decode row per
+  // sequence.
   static Batch planning(const BatchCapacity& capacity, bool decode);
 
  private:

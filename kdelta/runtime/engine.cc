@@ -7,7 +7,9 @@
 namespace kdelta::runtime {
 namespace {
 
-int64_t pages_of(int64_t tokens, int64_t page) { return (tokens + page - 1) / page; }
+int64_t pages_of(int64_t tokens, int64_t page) {
+  return (tokens + page - 1) / page;
+}
 
 StateParams state_params(const EngineConfig& c) {
   return {.activation = c.activation, .recurrent = c.recurrent, .columns = 1, .page_tokens = c.page_tokens};
@@ -38,11 +40,13 @@ void check_config(const EngineConfig& c) {
   require(c.max_length >= 1, "max_length", c.max_length, ">= 1");
   require(c.page_tokens >= 1, "page_tokens", c.page_tokens, ">= 1");
   require(c.prefill_grid >= 1, "prefill_grid", c.prefill_grid, ">= 1");
-  require(cache_pages(c) >= pages_of(c.max_length, c.page_tokens), "cache_tokens", c.cache_tokens, "at least max_length");
+  require(cache_pages(c) >= pages_of(c.max_length, c.page_tokens), "cache_tokens", c.cache_tokens,
+          "at least max_length");
 }
 
 // Pools without memory, for planning.
-std::vector<std::vector<AnyView>> planned_states(const std::vector<std::vector<StateSpec>>& layers, int64_t slots, int64_t pages) {
+std::vector<std::vector<AnyView>> planned_states(const std::vector<std::vector<StateSpec>>& layers, int64_t slots,
+                                                 int64_t pages) {
   std::vector<std::vector<AnyView>> all;
   for (const auto& layer : layers) {
     std::vector<AnyView> row;
@@ -62,11 +66,16 @@ std::vector<std::vector<AnyView>> planned_states(const std::vector<std::vector<S
 
 const char* to_string(FinishReason reason) {
   switch (reason) {
-    case FinishReason::none: return "none";
-    case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
-    case FinishReason::cancelled: return "cancelled";
-    case FinishReason::error: return "error";
+    case FinishReason::none:
+      return "none";
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
+    case FinishReason::error:
+      return "error";
   }
   KDELTA_UNREACHABLE("finish reason", reason);
 }
@@ -99,7 +108,8 @@ MemoryPlan plan_memory(const Model& model, const EngineConfig& config) {
   p.page_bytes = StatePool::page_bytes(specs);
   p.slots = StatePool::total_bytes(Device{}, specs, StateKind::slot, config.max_sequences);
   p.pages = StatePool::total_bytes(Device{}, specs, StateKind::page, cache_pages(config));
-  p.scratch = device_bytes(Device{}, std::max(walk_step(model, config, false, nullptr), walk_step(model, config, true, nullptr)));
+  p.scratch = device_bytes(Device{},
+                           std::max(walk_step(model, config, false, nullptr), walk_step(model, config, true, nullptr)));
   p.logits = device_bytes(Device{}, capacity.logit_rows * model.config().vocab_size * 4);
   p.batch = device_bytes(Device{}, BatchBuilder::bytes(capacity));
   return p;
@@ -109,7 +119,8 @@ Engine::Engine(const Model& model, const EngineConfig& config)
     : model_(model), config_(config), plan_(plan_memory(model, config)), capacity_(batch_capacity(config)) {
   threads_ = std::make_unique<ThreadPool>(config.options.threads);
   scratch_ = std::make_unique<Arena>(Device{}, plan_.scratch);
-  pool_ = std::make_unique<StatePool>(Device{}, model.states(state_params(config)), config.max_sequences, cache_pages(config));
+  pool_ = std::make_unique<StatePool>(Device{}, model.states(state_params(config)), config.max_sequences,
+                                      cache_pages(config));
   builder_ = std::make_unique<BatchBuilder>(Device{}, capacity_);
   logits_ = Buffer(Device{}, plan_.logits);
   exec_.scratch = scratch_.get();
@@ -144,9 +155,11 @@ RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& opti
   const auto refuse = [](const std::string& what) { fail(ErrorCode::invalid_argument, what); };
   if (prompt.empty()) refuse("prompt: no tokens");
   for (size_t i = 0; i < prompt.size(); ++i)
-    if (prompt[i] < 0 || prompt[i] >= vocab) refuse(str("prompt: token ", prompt[i], " at ", i, ", expected 0..", vocab - 1));
+    if (prompt[i] < 0 || prompt[i] >= vocab)
+      refuse(str("prompt: token ", prompt[i], " at ", i, ", expected 0..", vocab - 1));
   const auto room = config_.max_length - static_cast<int64_t>(prompt.size());
-  if (room < (config_.all_logits ? 0 : 1)) refuse(str("prompt: ", prompt.size(), " tokens, the context holds ", config_.max_length));
+  if (room < (config_.all_logits ? 0 : 1))
+    refuse(str("prompt: ", prompt.size(), " tokens, the context holds ", config_.max_length));
   if (options.max_tokens < 1) refuse(str("max_tokens: ", options.max_tokens, ", expected >= 1"));
   check_sampling_params(options.sampling);
   auto r = std::make_unique<Request>();
@@ -205,8 +218,8 @@ bool Engine::step(const std::function<void(const TokenEvent&)>& on_event) {
                            .prefill_grid = config_.prefill_grid,
                            .page_tokens = config_.page_tokens};
   plan_step(sc, candidates_, pool_->free_slots(), pool_->free_pages(), &step_plan_);
-  // Every request fits alone (submit and check_config see to it), so an empty plan means that running ones hold all pages and
-  // none of them can grow: end the youngest, the others go on.
+  // Every request fits alone (submit and check_config see to it), so an empty plan means that running ones hold all
+  // pages and none of them can grow: end the youngest, the others go on.
   if (step_plan_.rows.empty()) {
     Request& youngest = *live_.back();
     youngest.error = "the latent cache is full";
@@ -243,15 +256,16 @@ void Engine::sample_rows() {
   for (const int owner : builder_->logit_owner()) {
     const Request& r = *rows_[static_cast<size_t>(owner)].request;
     const bool may_stop = static_cast<int64_t>(r.output.size()) >= r.options.min_tokens;
-    sample_rows_.push_back({.params = r.options.sampling,
-                            .bias = r.options.bias,
-                            .banned = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(r.options.stop_ids),
-                            .prompt = r.prompt,
-                            .output = r.output,
-                            .top_logprobs = r.options.top_logprobs});
+    sample_rows_.push_back(
+        {.params = r.options.sampling,
+         .bias = r.options.bias,
+         .banned = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(r.options.stop_ids),
+         .prompt = r.prompt,
+         .output = r.output,
+         .top_logprobs = r.options.top_logprobs});
   }
-  sample(exec_, {.logits = last_logits(), .rows = sample_rows_,
-                 .results = std::span(results_).first(sample_rows_.size())});
+  sample(exec_,
+         {.logits = last_logits(), .rows = sample_rows_, .results = std::span(results_).first(sample_rows_.size())});
 }
 
 void Engine::commit(const std::function<void(const TokenEvent&)>& on_event) {
@@ -280,8 +294,10 @@ void Engine::take_token(Request& r, const SampleResult& s, const std::function<v
   r.output.push_back(s.token);
   const auto& stops = r.options.stop_ids;
   FinishReason reason = FinishReason::none;
-  if (std::find(stops.begin(), stops.end(), s.token) != stops.end()) reason = FinishReason::stop;
-  else if (static_cast<int64_t>(r.output.size()) >= r.options.max_tokens) reason = FinishReason::length;
+  if (std::find(stops.begin(), stops.end(), s.token) != stops.end())
+    reason = FinishReason::stop;
+  else if (static_cast<int64_t>(r.output.size()) >= r.options.max_tokens)
+    reason = FinishReason::length;
   if (reason != FinishReason::none) end(r, reason);
   on_event({.id = r.id, .token = s.token, .sample = &s, .finish = reason});
 }

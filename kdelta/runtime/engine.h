@@ -1,5 +1,5 @@
-// Many requests on one device: submit, step, collect. step() plans, builds the batch, runs the model, samples, and commits. One
-// thread calls it; the model runs on the engine's own team.
+// Many requests on one device: submit, step, collect. step() plans, builds the batch, runs the model, samples, and
+// commits. One thread calls it; the model runs on the engine's own team.
 #pragma once
 
 #include <functional>
@@ -17,30 +17,31 @@ struct EngineConfig {
   DType activation = DType::bf16;
   DType recurrent = DType::f32;
   int64_t max_sequences = 1;
-  int64_t token_budget = 512;     // tokens of one step
-  int64_t max_length = 4096;      // prompt + output of one request
-  int64_t cache_tokens = 0;       // of all requests together; 0: max_sequences * max_length
+  int64_t token_budget = 512;  // tokens of one step
+  int64_t max_length = 4096;   // prompt + output of one request
+  int64_t cache_tokens = 0;    // of all requests together; 0: max_sequences * max_length
   int64_t page_tokens = 64;
-  int64_t prefill_grid = 64;      // see SchedulerConfig
-  bool all_logits = false;        // logits of every token, not only of the last (logits, perplexity)
+  int64_t prefill_grid = 64;  // see SchedulerConfig
+  bool all_logits = false;    // logits of every token, not only of the last (logits, perplexity)
   Options options;
 };
 
-// Bytes that an engine of this configuration takes beside the weights. Exact: the scratch part comes from walking a full step.
+// Bytes that an engine of this configuration takes beside the weights. Exact: the scratch part comes from walking a
+// full step.
 struct MemoryPlan {
   int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0;
   int64_t slot_bytes = 0, page_bytes = 0;  // of one slot, one page, all layers
   int64_t total() const { return slots + pages + scratch + logits + batch; }
 };
 MemoryPlan plan_memory(const Model& model, const EngineConfig& config);
-// Walks one full step (all tokens of the budget prefilling, or one decode row per sequence) without touching memory. The observer
-// sees every op it would run; the return value is the scratch it needs.
+// Walks one full step (all tokens of the budget prefilling, or one decode row per sequence) without touching memory.
+// The observer sees every op it would run; the return value is the scratch it needs.
 int64_t walk_step(const Model& model, const EngineConfig& config, bool decode, OpObserver* observer);
 
 // What a finished or stepped request produced this step.
 struct TokenEvent {
   RequestId id = 0;
-  int32_t token = -1;             // -1: none, the request only ended
+  int32_t token = -1;  // -1: none, the request only ended
   const SampleResult* sample = nullptr;
   FinishReason finish = FinishReason::none;
   const std::string* error = nullptr;
@@ -55,14 +56,15 @@ class Engine {
   const EngineConfig& config() const { return config_; }
   const MemoryPlan& memory() const { return plan_; }
 
-  // Queues a request. Throws Error(invalid_argument): empty prompt, ids outside the vocabulary, prompt that leaves no room for a
-  // token, parameters out of range.
+  // Queues a request. Throws Error(invalid_argument): empty prompt, ids outside the vocabulary, prompt that leaves no
+  // room for a token, parameters out of range.
   RequestId submit(std::vector<int32_t> prompt, const RequestOptions& options);
-  // Ends a request now; its slot and pages are free before this returns. Unknown ids are ignored (it may just have ended).
+  // Ends a request now; its slot and pages are free before this returns. Unknown ids are ignored (it may just have
+  // ended).
   void finish(RequestId id, FinishReason reason);
 
-  // One step. False when nothing is left to do. Events arrive during the call, in row order. A step that throws ends its requests
-  // with FinishReason::error; the others go on.
+  // One step. False when nothing is left to do. Events arrive during the call, in row order. A step that throws ends
+  // its requests with FinishReason::error; the others go on.
   bool step(const std::function<void(const TokenEvent&)>& on_event);
 
   // The logits of the last step [rows, vocabulary] and, per row, the request. For parity checks.

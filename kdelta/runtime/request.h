@@ -17,7 +17,7 @@ enum class FinishReason : uint8_t {
   stop,    // a stop id, or the owner said so (a stop string)
   length,  // max_tokens or the context limit
   cancelled,
-  error,   // no usable logit, or a step failed; `error` says what
+  error,  // no usable logit, or a step failed; `error` says what
 };
 const char* to_string(FinishReason reason);
 
@@ -34,9 +34,9 @@ struct Request {
   RequestId id = 0;
   RequestOptions options;
   std::vector<int32_t> prompt, output;
-  int64_t computed = 0;              // tokens of prompt + output whose state is stored
-  std::vector<int32_t> slots;        // one per column, empty while waiting
-  std::vector<int32_t> pages;        // in order
+  int64_t computed = 0;        // tokens of prompt + output whose state is stored
+  std::vector<int32_t> slots;  // one per column, empty while waiting
+  std::vector<int32_t> pages;  // in order
   FinishReason finish = FinishReason::none;
   std::string error;
 

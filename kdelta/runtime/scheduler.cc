@@ -20,12 +20,14 @@ int64_t prefill_piece(const SchedulerConfig& config, const Candidate& c, int64_t
   return std::max<int64_t>(0, end - c.computed);
 }
 
-int64_t pages_for(const SchedulerConfig& config, int64_t tokens) { return (tokens + config.page_tokens - 1) / config.page_tokens; }
+int64_t pages_for(const SchedulerConfig& config, int64_t tokens) {
+  return (tokens + config.page_tokens - 1) / config.page_tokens;
+}
 
 class Planner {
  public:
-  Planner(const SchedulerConfig& config, std::span<const Candidate> candidates, int64_t free_sequences, int64_t free_pages,
-          Plan& plan)
+  Planner(const SchedulerConfig& config, std::span<const Candidate> candidates, int64_t free_sequences,
+          int64_t free_pages, Plan& plan)
       : config_(config),
         candidates_(candidates),
         free_sequences_(free_sequences),
@@ -77,8 +79,8 @@ class Planner {
 
 }  // namespace
 
-void plan_step(const SchedulerConfig& config, std::span<const Candidate> candidates, int64_t free_sequences, int64_t free_pages,
-               Plan* plan) {
+void plan_step(const SchedulerConfig& config, std::span<const Candidate> candidates, int64_t free_sequences,
+               int64_t free_pages, Plan* plan) {
   plan->rows.clear();
   plan->admitted.clear();
   plan->new_pages = 0;

@@ -52,10 +52,15 @@ StatePool::StatePool(Device device, const std::vector<std::vector<StateSpec>>& l
   }
 }
 
-int64_t StatePool::slot_bytes(const std::vector<std::vector<StateSpec>>& layers) { return bytes_of(layers, StateKind::slot); }
-int64_t StatePool::page_bytes(const std::vector<std::vector<StateSpec>>& layers) { return bytes_of(layers, StateKind::page); }
+int64_t StatePool::slot_bytes(const std::vector<std::vector<StateSpec>>& layers) {
+  return bytes_of(layers, StateKind::slot);
+}
+int64_t StatePool::page_bytes(const std::vector<std::vector<StateSpec>>& layers) {
+  return bytes_of(layers, StateKind::page);
+}
 
-int64_t StatePool::total_bytes(Device device, const std::vector<std::vector<StateSpec>>& layers, StateKind kind, int64_t count) {
+int64_t StatePool::total_bytes(Device device, const std::vector<std::vector<StateSpec>>& layers, StateKind kind,
+                               int64_t count) {
   int64_t bytes = 0;
   for (const auto& layer : layers)
     for (const StateSpec& s : layer)
@@ -63,8 +68,12 @@ int64_t StatePool::total_bytes(Device device, const std::vector<std::vector<Stat
   return bytes;
 }
 
-int32_t StatePool::take_slot() { return take(free_slots_, "state slot"); }
-int32_t StatePool::take_page() { return take(free_pages_, "page"); }
+int32_t StatePool::take_slot() {
+  return take(free_slots_, "state slot");
+}
+int32_t StatePool::take_page() {
+  return take(free_pages_, "page");
+}
 
 void StatePool::give_back_slots(std::vector<int32_t>& slots) {
   for (int32_t s : slots) free_slots_.push_back(s);
@@ -81,7 +90,8 @@ void StatePool::poison_free() {
     for (size_t i = 0; i < specs_[l].size(); ++i) {
       const int64_t bytes = specs_[l][i].bytes();
       const auto fill = [&](int32_t number) {
-        std::memset(static_cast<char*>(views_[l][i].data) + number * bytes, 0xff, static_cast<size_t>(bytes));  // NaN in every float type
+        std::memset(static_cast<char*>(views_[l][i].data) + number * bytes, 0xff,
+                    static_cast<size_t>(bytes));  // NaN in every float type
       };
       fill(0);
       for (int32_t n : specs_[l][i].kind == StateKind::slot ? free_slots_ : free_pages_) fill(n);

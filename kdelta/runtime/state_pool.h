@@ -1,6 +1,6 @@
-// Owns what all requests remember: slots (recurrent state, convolution window) and pages (latents), sized from StateSpecs without
-// knowing their meaning. Slot 0 and page 0 belong to nobody. Memory is reserved once; what a slot or page held before is never
-// cleared and never read (fresh sequences start from zero in the ops).
+// Owns what all requests remember: slots (recurrent state, convolution window) and pages (latents), sized from
+// StateSpecs without knowing their meaning. Slot 0 and page 0 belong to nobody. Memory is reserved once; what a slot or
+// page held before is never cleared and never read (fresh sequences start from zero in the ops).
 #pragma once
 
 #include <span>
@@ -20,8 +20,10 @@ class StatePool {
   static int64_t slot_bytes(const std::vector<std::vector<StateSpec>>& layers);  // of one slot, all layers
   static int64_t page_bytes(const std::vector<std::vector<StateSpec>>& layers);  // of one page, all layers
 
-  // What all buffers of a kind take for that many slots or pages that can be handed out, rounding of the allocator included.
-  static int64_t total_bytes(Device device, const std::vector<std::vector<StateSpec>>& layers, StateKind kind, int64_t count);
+  // What all buffers of a kind take for that many slots or pages that can be handed out, rounding of the allocator
+  // included.
+  static int64_t total_bytes(Device device, const std::vector<std::vector<StateSpec>>& layers, StateKind kind,
+                             int64_t count);
 
   std::span<const std::vector<AnyView>> views() const { return views_; }
 

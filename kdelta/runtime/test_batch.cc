@@ -19,7 +19,9 @@ Request request(std::vector<int32_t> prompt, int64_t computed, int32_t slot, std
   return r;
 }
 
-std::vector<int32_t> values(const View<const int32_t>& v) { return {v.data, v.data + v.shape.numel()}; }
+std::vector<int32_t> values(const View<const int32_t>& v) {
+  return {v.data, v.data + v.shape.numel()};
+}
 
 TEST(BatchBuilder, LaysOutTokensBoundariesAndOwnersOfEveryRow) {
   Request a = request({7, 8, 9}, 0, 3, {5}), b = request({1, 2}, 2, 1, {2, 4});
@@ -72,13 +74,15 @@ TEST(BatchBuilder, OrderAndCapacityAreInvariants) {
   Request a = request({1}, 0, 1, {1}), b = request({1, 2}, 1, 2, {2});
   BatchBuilder builder(Device{}, {.tokens = 2, .sequences = 2, .columns = 1, .pages = 1, .logit_rows = 2});
   const BatchRow wrong[] = {{&b, 1, false}, {&a, 1, true}};
-  EXPECT_THAT(test::error_of([&] { builder.build(wrong, false); }), testing::HasSubstr("a prefill row behind a decode row"));
+  EXPECT_THAT(test::error_of([&] { builder.build(wrong, false); }),
+              testing::HasSubstr("a prefill row behind a decode row"));
   const BatchRow large[] = {{&b, 1, true}, {&b, 2, true}};
   EXPECT_THAT(test::error_of([&] { builder.build(large, false); }), testing::HasSubstr("more tokens than 2"));
 }
 
 std::vector<std::vector<StateSpec>> two_layers() {
-  return {{{"recurrent", StateKind::slot, DType::f32, {2, 4, 4}, true}, {"conv", StateKind::slot, DType::bf16, {3, 24}, false}},
+  return {{{"recurrent", StateKind::slot, DType::f32, {2, 4, 4}, true},
+           {"conv", StateKind::slot, DType::bf16, {3, 24}, false}},
           {{"latent", StateKind::page, DType::bf16, {64, 10}, false}}};
 }
 

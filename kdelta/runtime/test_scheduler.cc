@@ -54,7 +54,8 @@ TEST(Scheduler, ABudgetBelowTheGridStillMovesALonePrefill) {
   ASSERT_EQ(p.rows.size(), 1u);
   EXPECT_EQ(p.rows[0].tokens, 64);
   // ... but waits while decodes can run.
-  const Plan q = plan(c, {{.prompt = 4, .known = 5, .computed = 4, .running = true, .pages = 1}, {.prompt = 200, .known = 200}});
+  const Plan q =
+      plan(c, {{.prompt = 4, .known = 5, .computed = 4, .running = true, .pages = 1}, {.prompt = 200, .known = 200}});
   ASSERT_EQ(q.rows.size(), 1u);
   EXPECT_FALSE(q.rows[0].prefill);
 }

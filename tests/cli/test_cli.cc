@@ -63,7 +63,8 @@ TEST(Program, ThePromptMayComeFromStdinFileOrIds) {
 TEST(Program, JsonHoldsTextTokensAndReason) {
   const Result r = run_program(std::string("run ") + kTiny + " -p 'And' -n 3 --json --seed 5 --logprobs 1");
   EXPECT_EQ(r.status, 0);
-  EXPECT_THAT(r.out, AllOf(HasSubstr("\"finish_reason\":\"length\""), HasSubstr("\"seed\":5"), HasSubstr("\"prompt_tokens\":1"), HasSubstr("\"logprobs\":[{")));
+  EXPECT_THAT(r.out, AllOf(HasSubstr("\"finish_reason\":\"length\""), HasSubstr("\"seed\":5"),
+                           HasSubstr("\"prompt_tokens\":1"), HasSubstr("\"logprobs\":[{")));
 }
 
 TEST(Program, WrongUsageIsExitCodeTwoAndFailureIsOne) {
@@ -89,7 +90,8 @@ TEST(Program, EveryInstructionSetGivesTheSameGreedyTextInFp32) {
   const std::string base = std::string("run ") + kTiny + " -q -p 'And God said' -n 24 --temp 0 --dtype fp32";
   const std::string want = run_program(base + " --isa portable").out;
   EXPECT_FALSE(want.empty());
-  for (const char* isa : {"avx2", "avx512", "avx512_bf16", "amx"}) EXPECT_EQ(run_program(base + " --isa " + isa).out, want) << isa;
+  for (const char* isa : {"avx2", "avx512", "avx512_bf16", "amx"})
+    EXPECT_EQ(run_program(base + " --isa " + isa).out, want) << isa;
 }
 
 TEST(Program, FlagsAreEnvironmentVariablesToo) {
@@ -104,7 +106,8 @@ TEST(Program, ChatAnswersAndHoldsAConversationOverAPipe) {
   const Result once = run_program(std::string("chat ") + kTiny + " -p Hello --temp 0 --json");
   EXPECT_EQ(once.status, 0);
   EXPECT_THAT(once.out, AllOf(HasSubstr("\"finish_reason\":\"stop\""), HasSubstr("\"content\":\"")));
-  const Result talk = run_program(std::string("chat ") + kTiny + " --temp 0 -q", "<<'EOF'\nHello\n/think off\nHello\n/nonesuch\n/exit\nEOF\n");
+  const Result talk = run_program(std::string("chat ") + kTiny + " --temp 0 -q",
+                                  "<<'EOF'\nHello\n/think off\nHello\n/nonesuch\n/exit\nEOF\n");
   EXPECT_EQ(talk.status, 0);
   EXPECT_THAT(talk.err, HasSubstr("/nonesuch: unknown"));
   EXPECT_EQ(std::count(talk.out.begin(), talk.out.end(), '\n'), 2) << talk.out;
@@ -113,7 +116,8 @@ TEST(Program, ChatAnswersAndHoldsAConversationOverAPipe) {
 TEST(Program, InspectReadsHeadersAloneAndNamesEveryKernel) {
   const Result r = run_program(std::string("inspect ") + kTiny + " --ops --tensors");
   EXPECT_EQ(r.status, 0);
-  EXPECT_THAT(r.out, AllOf(HasSubstr("Kimi K3"), HasSubstr("memory plan"), HasSubstr("grouped_linear"), HasSubstr("w1.weight_packed")));
+  EXPECT_THAT(r.out, AllOf(HasSubstr("Kimi K3"), HasSubstr("memory plan"), HasSubstr("grouped_linear"),
+                           HasSubstr("w1.weight_packed")));
   const Result json = run_program(std::string("inspect ") + kTiny + " --json");
   EXPECT_THAT(json.out, testing::StartsWith("{\"kind\":\"Kimi K3\""));
 }
@@ -131,7 +135,8 @@ TEST(Program, LogitsFileHoldsWhatTheGoldensHold) {
   const TensorFile golden("tests/golden/linear_a/golden.safetensors");
   std::string ids;
   for (int32_t id : golden.ints("tokens.17")) ids += std::to_string(id) + ",";
-  const Result r = run_program("logits tests/golden/linear_a --dtype fp32 --chunk 5 --dump layers,router,state --ids " + ids + " --out " + out.string());
+  const Result r = run_program("logits tests/golden/linear_a --dtype fp32 --chunk 5 --dump layers,router,state --ids " +
+                               ids + " --out " + out.string());
   ASSERT_EQ(r.status, 0) << r.err;
   const TensorFile ours(out.string());
   const auto compare = [&](const std::string& name, const std::string& want_name) {
@@ -149,7 +154,8 @@ TEST(Program, LogitsFileHoldsWhatTheGoldensHold) {
 TEST(Program, BenchPrintsRowsInEveryFormat) {
   const std::string base = std::string("bench ") + kTiny + " -p 16 -n 4 -r 2 --no-warmup -o ";
   EXPECT_THAT(run_program(base + "md").out, AllOf(HasSubstr("| pp16 |"), HasSubstr("| tg4 |")));
-  EXPECT_THAT(run_program(base + "json").out, AllOf(testing::StartsWith("[{"), HasSubstr("\"samples_ts\":["), testing::EndsWith("]\n")));
+  EXPECT_THAT(run_program(base + "json").out,
+              AllOf(testing::StartsWith("[{"), HasSubstr("\"samples_ts\":["), testing::EndsWith("]\n")));
   EXPECT_THAT(run_program(base + "csv").out, HasSubstr(",pp16,16,0,2,"));
 }
 
@@ -170,7 +176,8 @@ TEST(Program, InterruptStopsTheAnswerWithExitCode130) {
 }
 
 TEST(Program, PerplexityAcceptsTextAndIds) {
-  const Result r = run_program(std::string("perplexity ") + kTiny + " --json", "<<'EOF'\nAnd God said, Let there be light: and there was light.\nEOF\n");
+  const Result r = run_program(std::string("perplexity ") + kTiny + " --json",
+                               "<<'EOF'\nAnd God said, Let there be light: and there was light.\nEOF\n");
   EXPECT_EQ(r.status, 0);
   EXPECT_THAT(r.out, HasSubstr("{\"perplexity\":"));
   EXPECT_EQ(run_program(std::string("perplexity ") + kTiny + " --ids 7").status, 1);

@@ -1,5 +1,5 @@
-// Long text, run by hand (-DKDELTA_BUILD_SOAK=ON): 32k tokens of prefill and then decode on the trained model. Memory stays within
-// the plan and the recurrent state does not drift from the fp64 recurrence.
+// Long text, run by hand (-DKDELTA_BUILD_SOAK=ON): 32k tokens of prefill and then decode on the trained model. Memory
+// stays within the plan and the recurrent state does not drift from the fp64 recurrence.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +46,8 @@ TEST(LongText, MemoryStaysWithinThePlanPrintedAtStart) {
   const Generation answer = engine.generate(ids, g);
   EXPECT_EQ(answer.tokens.size(), 64u);
   const int64_t used = process_memory("VmHWM"), planned = engine.memory().total();
-  std::printf("planned %.1f MB, used at most %.1f MB; prefill %.0f tokens/s, decode %.1f tokens/s\n", static_cast<double>(planned) / 1e6, static_cast<double>(used) / 1e6,
+  std::printf("planned %.1f MB, used at most %.1f MB; prefill %.0f tokens/s, decode %.1f tokens/s\n",
+              static_cast<double>(planned) / 1e6, static_cast<double>(used) / 1e6,
               static_cast<double>(kTokens) / answer.prefill_seconds, 64 / answer.decode_seconds);
   EXPECT_LE(used, planned);
 }
@@ -72,7 +73,8 @@ TEST(LongText, TheStateDoesNotDriftFromTheFp64Recurrence) {
   };
   const std::vector<double> fast = run(""), exact = run("kda:reference");
   const double error = relative_rmse(fast, exact);
-  std::printf("state after %lld tokens: relative RMSE %.2e against the fp64 recurrence\n", static_cast<long long>(kTokens), error);
+  std::printf("state after %lld tokens: relative RMSE %.2e against the fp64 recurrence\n",
+              static_cast<long long>(kTokens), error);
   EXPECT_LT(error, 1e-3);
 }
 

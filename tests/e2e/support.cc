@@ -40,10 +40,17 @@ void Recorder::on_tensor(std::string_view name, int layer, const AnyConstView& t
   for (int64_t i = 0; i < tensor.dim(0); ++i) {
     for (int64_t j = 0; j < tensor.dim(1); ++j) {
       switch (tensor.dtype) {
-        case DType::f32: out.push_back(tensor.at<const float>(i)[j]); break;
-        case DType::bf16: out.push_back(to_float(tensor.at<const bf16>(i)[j])); break;
-        case DType::i32: out.push_back(static_cast<float>(tensor.at<const int32_t>(i)[j])); break;
-        default: KDELTA_UNREACHABLE("dtype", tensor.dtype);
+        case DType::f32:
+          out.push_back(tensor.at<const float>(i)[j]);
+          break;
+        case DType::bf16:
+          out.push_back(to_float(tensor.at<const bf16>(i)[j]));
+          break;
+        case DType::i32:
+          out.push_back(static_cast<float>(tensor.at<const int32_t>(i)[j]));
+          break;
+        default:
+          KDELTA_UNREACHABLE("dtype", tensor.dtype);
       }
     }
   }
@@ -70,8 +77,8 @@ std::vector<float> slot_values(const AnyView& pool, int32_t slot) {
 
 }  // namespace
 
-RunResult run_logits(const Model& model, const runtime::EngineConfig& base, const std::vector<int32_t>& ids, int64_t chunk,
-                     TensorProbe* probe) {
+RunResult run_logits(const Model& model, const runtime::EngineConfig& base, const std::vector<int32_t>& ids,
+                     int64_t chunk, TensorProbe* probe) {
   runtime::EngineConfig config = base;
   config.all_logits = true;
   if (chunk > 0) {
@@ -98,8 +105,8 @@ RunResult run_logits(const Model& model, const runtime::EngineConfig& base, cons
   return result;
 }
 
-std::vector<int32_t> run_greedy(const Model& model, const runtime::EngineConfig& config, const std::vector<int32_t>& prompt,
-                                int64_t count, std::vector<float>* logits) {
+std::vector<int32_t> run_greedy(const Model& model, const runtime::EngineConfig& config,
+                                const std::vector<int32_t>& prompt, int64_t count, std::vector<float>* logits) {
   runtime::Engine engine(model, config);
   runtime::RequestOptions options;
   options.sampling.temperature = 0;

@@ -44,11 +44,12 @@ struct RunResult {
 runtime::EngineConfig engine_config(DType activation);
 
 // All tokens of one sequence in pieces of `chunk` (0: as the engine cuts them), logits of every position.
-RunResult run_logits(const Model& model, const runtime::EngineConfig& config, const std::vector<int32_t>& ids, int64_t chunk = 0,
-                     TensorProbe* probe = nullptr);
+RunResult run_logits(const Model& model, const runtime::EngineConfig& config, const std::vector<int32_t>& ids,
+                     int64_t chunk = 0, TensorProbe* probe = nullptr);
 
 // `count` greedy tokens after the prompt; logits of each step when wanted.
-std::vector<int32_t> run_greedy(const Model& model, const runtime::EngineConfig& config, const std::vector<int32_t>& prompt,
-                                int64_t count, std::vector<float>* logits = nullptr);
+std::vector<int32_t> run_greedy(const Model& model, const runtime::EngineConfig& config,
+                                const std::vector<int32_t>& prompt, int64_t count,
+                                std::vector<float>* logits = nullptr);
 
 }  // namespace kdelta::test

@@ -1,5 +1,5 @@
-// Exact mode, the default on the CPU: a request's answer does not depend, bit for bit, on company, arrival, budget or what memory held
-// before. Run on both models in the dtype that users get.
+// Exact mode, the default on the CPU: a request's answer does not depend, bit for bit, on company, arrival, budget or
+// what memory held before. Run on both models in the dtype that users get.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -90,8 +90,10 @@ TEST_P(Exact, CompanyAndArrivalDoNotChangeAnAnswer) {
   const auto arrive = [&] {
     const auto ids = prompt(lengths[next], next);
     const RequestId id = engine.submit(ids, sampled(next));
-    if (next == 3) cancelled = id;
-    else want[id] = solo(ids, sampled(next));
+    if (next == 3)
+      cancelled = id;
+    else
+      want[id] = solo(ids, sampled(next));
     ++next;
   };
   arrive(), arrive();
@@ -109,7 +111,8 @@ TEST_P(Exact, TheBudgetDoesNotChangeAnAnswer) {
   for (int64_t length : {63, 64, 65, 129, 197}) {
     const auto ids = prompt(length, 77);
     const Answer want = solo(ids, sampled(3), 512);
-    for (int64_t budget : {1, 64, 65, 127, 128, 191}) EXPECT_TRUE(solo(ids, sampled(3), budget) == want) << length << " with " << budget;
+    for (int64_t budget : {1, 64, 65, 127, 128, 191})
+      EXPECT_TRUE(solo(ids, sampled(3), budget) == want) << length << " with " << budget;
   }
 }
 

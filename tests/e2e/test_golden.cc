@@ -1,6 +1,7 @@
-// The engine against outputs of PyTorch code: the model vendor's own on random weights (tests/golden/README.md), and, for the trained
-// models/tiny-k3, a model written from the architecture alone (tools/tiny_model). Bounds are the golden page's: fp32 within 1e-3 (we
-// hold 1e-4) with every argmax, expert and greedy token equal; bf16 by rms, logsumexp and clear argmaxes.
+// The engine against outputs of PyTorch code: the model vendor's own on random weights (tests/golden/README.md), and,
+// for the trained models/tiny-k3, a model written from the architecture alone (tools/tiny_model). Bounds are the golden
+// page's: fp32 within 1e-3 (we hold 1e-4) with every argmax, expert and greedy token equal; bf16 by rms, logsumexp and
+// clear argmaxes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,12 +68,24 @@ class Golden : public testing::TestWithParam<Source> {
   LoadedModel loaded_;
 };
 
-const Source kVendor[] = {
-    {"k3_a", "tests/golden/k3_a", "tests/golden/k3_a/golden.safetensors", "fp32.greedy_cache", {1, 3, 17, 64, 65, 130, 257}},
-    {"linear_a", "tests/golden/linear_a", "tests/golden/linear_a/golden.safetensors", "fp32.greedy_cache", {1, 3, 17, 64, 65, 130, 257}}};
-const Source kTiny = {"tiny_k3", "models/tiny-k3", "tests/golden/tiny_k3/reference.safetensors", "fp32.greedy_nocache",
+const Source kVendor[] = {{"k3_a",
+                           "tests/golden/k3_a",
+                           "tests/golden/k3_a/golden.safetensors",
+                           "fp32.greedy_cache",
+                           {1, 3, 17, 64, 65, 130, 257}},
+                          {"linear_a",
+                           "tests/golden/linear_a",
+                           "tests/golden/linear_a/golden.safetensors",
+                           "fp32.greedy_cache",
+                           {1, 3, 17, 64, 65, 130, 257}}};
+const Source kTiny = {"tiny_k3",
+                      "models/tiny-k3",
+                      "tests/golden/tiny_k3/reference.safetensors",
+                      "fp32.greedy_nocache",
                       {1, 3, 17, 64, 65, 130, 253}};
-std::string name_of(const testing::TestParamInfo<Source>& kd) { return kd.param.name; }
+std::string name_of(const testing::TestParamInfo<Source>& kd) {
+  return kd.param.name;
+}
 
 INSTANTIATE_TEST_SUITE_P(Vendor, Golden, testing::ValuesIn(kVendor), name_of);
 INSTANTIATE_TEST_SUITE_P(Trained, Golden, testing::Values(kTiny), name_of);
@@ -88,7 +101,8 @@ TEST_P(Golden, Fp32LogitsEqualTheVendorsAtEveryLength) {
     recorded_rows("fp32", T, r.logits, &want, &got);
     EXPECT_LT(worst(got, want), kFp32Bound) << "T = " << T;
     EXPECT_EQ(argmax(r.logits), golden_.ints("fp32.argmax." + std::to_string(T))) << "T = " << T;
-    EXPECT_LT(worst(logsumexp(r.logits), golden_.floats("fp32.logsumexp." + std::to_string(T))), kFp32Bound) << "T = " << T;
+    EXPECT_LT(worst(logsumexp(r.logits), golden_.floats("fp32.logsumexp." + std::to_string(T))), kFp32Bound)
+        << "T = " << T;
   }
 }
 
@@ -99,7 +113,8 @@ TEST_P(Golden, Fp32LogitsDoNotDependOnTheCut) {
       std::vector<float> want, got;
       recorded_rows("fp32", T, r.logits, &want, &got);
       EXPECT_LT(worst(got, want), kFp32Bound) << "T = " << T << ", pieces of " << chunk;
-      EXPECT_EQ(argmax(r.logits), golden_.ints("fp32.argmax." + std::to_string(T))) << "T = " << T << ", pieces of " << chunk;
+      EXPECT_EQ(argmax(r.logits), golden_.ints("fp32.argmax." + std::to_string(T)))
+          << "T = " << T << ", pieces of " << chunk;
     }
   }
 }
@@ -156,7 +171,8 @@ TEST_P(Golden, Fp32StateOfLayerZeroEqualsTheVendors) {
       const std::vector<float> history = golden_.floats(names[part]);  // [channel, 4], newest last, the oldest unused
       for (int64_t c = 0; c < P; ++c)
         for (int64_t j = 0; j < 3; ++j)
-          ASSERT_NEAR(r.conv[static_cast<size_t>(j * 3 * P + part * P + c)], history[static_cast<size_t>(c * 4 + j + 1)], 1e-5)
+          ASSERT_NEAR(r.conv[static_cast<size_t>(j * 3 * P + part * P + c)],
+                      history[static_cast<size_t>(c * 4 + j + 1)], 1e-5)
               << names[part] << " channel " << c << " row " << j;
     }
   }

@@ -1,14 +1,15 @@
-// What a checkpoint may and may not be: every tensor counts, none is optional, padding never matters, prefixes and shapes vary.
+// What a checkpoint may and may not be: every tensor counts, none is optional, padding never matters, prefixes and
+// shapes vary.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <regex>
-#include <unistd.h>
 
 #include "kdelta/core/error.h"
 #include "tests/e2e/support.h"
@@ -107,7 +108,8 @@ void scale(Tensor& t, float factor) {
   }
 }
 
-// Case D5. Layer 0's attention mixes a list of one element, so its score weights have no effect by definition (architecture, 6.3).
+// Case D5. Layer 0's attention mixes a list of one element, so its score weights have no effect by definition
+// (architecture, 6.3).
 TEST_P(Loading, EveryTensorChangesTheLogits) {
   choose_all_experts();
   write(tensors_);
@@ -156,7 +158,8 @@ TEST_P(Loading, EveryWrongShapeIsRefusedByName) {
     for (int64_t d : t.shape) n *= d;
     t.bytes.resize(static_cast<size_t>(n));
     write(wrong);
-    EXPECT_THAT(refusal(), testing::AllOf(testing::HasSubstr(name + ": shape"), testing::HasSubstr("expected"))) << name;
+    EXPECT_THAT(refusal(), testing::AllOf(testing::HasSubstr(name + ": shape"), testing::HasSubstr("expected")))
+        << name;
   }
 }
 
@@ -187,7 +190,8 @@ TEST_P(Loading, ALogMayBePaddedAndShapedAndIsRefusedWhenShort) {
   less[name].shape = {heads - 1};
   less[name].bytes.resize(static_cast<size_t>(heads - 1) * 4);
   write(less);
-  EXPECT_THAT(refusal(), testing::HasSubstr(name + ": shape [" + std::to_string(heads - 1) + "], expected at least " + std::to_string(heads)));
+  EXPECT_THAT(refusal(), testing::HasSubstr(name + ": shape [" + std::to_string(heads - 1) + "], expected at least " +
+                                            std::to_string(heads)));
 }
 
 TEST_P(Loading, BothPrefixesAndBothConvolutionShapesLoad) {
@@ -280,12 +284,16 @@ std::function<void(std::string&)> replace(const std::string& from, const std::st
 }
 
 TEST_P(Loading, ConfigsAreRefusedByFieldAndReason) {
-  EXPECT_THAT(config_refusal(source_, replace("\"hidden_size\"", "\"hidden_sise\"")), testing::HasSubstr("hidden_size: missing"));
-  EXPECT_THAT(config_refusal(source_, replace("\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": \"small\"")), testing::HasSubstr("rms_norm_eps"));
-  EXPECT_THAT(config_refusal(source_, replace("\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e300")), testing::HasSubstr("fp32's range"));
+  EXPECT_THAT(config_refusal(source_, replace("\"hidden_size\"", "\"hidden_sise\"")),
+              testing::HasSubstr("hidden_size: missing"));
+  EXPECT_THAT(config_refusal(source_, replace("\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": \"small\"")),
+              testing::HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(config_refusal(source_, replace("\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e300")),
+              testing::HasSubstr("fp32's range"));
   EXPECT_THAT(config_refusal(source_, replace("\"short_conv_kernel_size\": 4", "\"short_conv_kernel_size\": 9")),
               testing::HasSubstr("short_conv_kernel_size"));
-  EXPECT_THAT(config_refusal(source_, replace("\"mla_use_nope\": true", "\"mla_use_nope\": false")), testing::HasSubstr("mla_use_nope"));
+  EXPECT_THAT(config_refusal(source_, replace("\"mla_use_nope\": true", "\"mla_use_nope\": false")),
+              testing::HasSubstr("mla_use_nope"));
   EXPECT_THAT(config_refusal(source_, replace("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 1")),
               testing::HasSubstr("num_key_value_heads"));
   EXPECT_THAT(config_refusal(source_, [](std::string& text) { text = "{\"architectures\": [\"LlamaForCausalLM\"]}"; }),
@@ -302,7 +310,8 @@ TEST_P(Loading, DummyWeightsRunAnyConfig) {
 }
 
 TEST_P(Loading, HeadersAloneGiveTheMemoryPlanThatAnEngineKeepsTo) {
-  const LoadedModel headers = load_model(source_, LoadFormat::headers), full = load_model(source_, LoadFormat::checkpoint);
+  const LoadedModel headers = load_model(source_, LoadFormat::headers),
+                    full = load_model(source_, LoadFormat::checkpoint);
   const runtime::EngineConfig c = engine_config(DType::bf16);
   const runtime::MemoryPlan a = runtime::plan_memory(*headers.model, c), b = runtime::plan_memory(*full.model, c);
   EXPECT_EQ(a.total(), b.total());

@@ -1,4 +1,5 @@
-// The trained model against its PyTorch twin: perplexity, greedy tokens, chat answers, tokenizer, all through the public door.
+// The trained model against its PyTorch twin: perplexity, greedy tokens, chat answers, tokenizer, all through the
+// public door.
 #include <gtest/gtest.h>
 
 #include "kdelta/api/engine.h"
@@ -8,7 +9,9 @@
 namespace kdelta::test {
 namespace {
 
-std::vector<int32_t> narrow(const std::vector<int64_t>& wide) { return {wide.begin(), wide.end()}; }
+std::vector<int32_t> narrow(const std::vector<int64_t>& wide) {
+  return {wide.begin(), wide.end()};
+}
 
 class Tiny : public testing::Test {
  protected:
@@ -48,7 +51,8 @@ TEST_F(Tiny, GreedyTokensInFp32EqualTheTwinsForSixtyFourTokensOnTenPrompts) {
     EXPECT_EQ(engine.tokenize(run.get<std::string>("prompt")), ids);
     GenerateOptions o = greedy(64);
     o.ignore_eos = true;
-    EXPECT_EQ(engine.generate(ids, o).tokens, narrow(run.get<std::vector<int64_t>>("tokens"))) << run.get<std::string>("prompt");
+    EXPECT_EQ(engine.generate(ids, o).tokens, narrow(run.get<std::vector<int64_t>>("tokens")))
+        << run.get<std::string>("prompt");
   }
 }
 
@@ -79,7 +83,8 @@ TEST_F(Tiny, StreamedTextJoinsToTheAnswerAndStopStringsNeverShow) {
   ASSERT_GT(whole.size(), 40u);
   o.stop = {whole.substr(20, 7)};
   std::string streamed;
-  const Generation g = engine.generate(prompt, o, [&](const std::string& text, const std::vector<int32_t>&) { streamed += text; });
+  const Generation g =
+      engine.generate(prompt, o, [&](const std::string& text, const std::vector<int32_t>&) { streamed += text; });
   EXPECT_EQ(streamed, g.text);
   EXPECT_EQ(g.text, whole.substr(0, whole.find(o.stop[0])));
   EXPECT_EQ(g.finish_reason, "stop");

@@ -17,8 +17,8 @@ namespace kdelta::test {
 // Parameter: the variant's name.
 class VariantTest : public testing::TestWithParam<std::string> {};
 
-// Names of the rows whose instruction set is here. On an older processor the missing ones do not appear as skipped tests; ctest
-// lists what ran.
+// Names of the rows whose instruction set is here. On an older processor the missing ones do not appear as skipped
+// tests; ctest lists what ran.
 template <class Rows>
 std::vector<std::string> runnable(const Rows& rows) {
   std::vector<std::string> names;
@@ -40,6 +40,6 @@ std::string error_of(F f) {
 
 }  // namespace kdelta::test
 
-#define KDELTA_INSTANTIATE_VARIANTS(Suite, rows)                                            \
+#define KDELTA_INSTANTIATE_VARIANTS(Suite, rows)                                               \
   INSTANTIATE_TEST_SUITE_P(Variants, Suite, testing::ValuesIn(::kdelta::test::runnable(rows)), \
                            [](const auto& kd_info) { return kd_info.param; })

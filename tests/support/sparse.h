@@ -1,4 +1,5 @@
-// Address space without memory: pages appear when touched. Lets a test use strides whose products pass 2^31 and 2^32 elements.
+// Address space without memory: pages appear when touched. Lets a test use strides whose products pass 2^31 and 2^32
+// elements.
 #pragma once
 
 #include <sys/mman.h>

@@ -17,7 +17,8 @@ template <class T>
 T Guarded<T>::poison_value() {
   if constexpr (std::is_floating_point_v<T>) return std::numeric_limits<T>::quiet_NaN();
   T value;
-  std::memset(&value, std::is_same_v<T, bf16> || std::is_same_v<T, f16> ? 0xff : 0xa5, sizeof(value));  // 0xffff is a NaN in both
+  std::memset(&value, std::is_same_v<T, bf16> || std::is_same_v<T, f16> ? 0xff : 0xa5,
+              sizeof(value));  // 0xffff is a NaN in both
   return value;
 }
 
@@ -36,9 +37,12 @@ namespace {
 
 template <class T>
 T convert(float x) {
-  if constexpr (std::is_same_v<T, bf16>) return to_bf16(x);
-  else if constexpr (std::is_same_v<T, f16>) return to_f16(x);
-  else return static_cast<T>(x);
+  if constexpr (std::is_same_v<T, bf16>)
+    return to_bf16(x);
+  else if constexpr (std::is_same_v<T, f16>)
+    return to_f16(x);
+  else
+    return static_cast<T>(x);
 }
 
 }  // namespace
@@ -81,10 +85,10 @@ bool same_bits(const Guarded<T>& a, const Guarded<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.size()) * sizeof(T)) == 0;
 }
 
-#define KDELTA_TEST_INSTANTIATE(T)                              \
-  template class Guarded<T>;                                    \
-  template void fill_normal(Guarded<T>&, Rng&, float, float);   \
-  template void fill_uniform(Guarded<T>&, Rng&, float, float);  \
+#define KDELTA_TEST_INSTANTIATE(T)                             \
+  template class Guarded<T>;                                   \
+  template void fill_normal(Guarded<T>&, Rng&, float, float);  \
+  template void fill_uniform(Guarded<T>&, Rng&, float, float); \
   template bool same_bits(const Guarded<T>&, const Guarded<T>&);
 KDELTA_TEST_INSTANTIATE(float)
 KDELTA_TEST_INSTANTIATE(double)

@@ -1,5 +1,5 @@
-// What every test needs: an Exec over a fresh arena, guarded and poisoned buffers, distinct random data, and the two error
-// measures. Poison surrounds each buffer: reading it shows as NaN, writing it is found by check_guards().
+// What every test needs: an Exec over a fresh arena, guarded and poisoned buffers, distinct random data, and the two
+// error measures. Poison surrounds each buffer: reading it shows as NaN, writing it is found by check_guards().
 #pragma once
 
 #include <cstdint>
@@ -79,8 +79,10 @@ template <class T>
 std::vector<double> doubles(const Guarded<T>& array) {
   std::vector<double> out(static_cast<size_t>(array.size()));
   for (int64_t i = 0; i < array.size(); ++i) {
-    if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>) out[static_cast<size_t>(i)] = to_float(array[i]);
-    else out[static_cast<size_t>(i)] = static_cast<double>(array[i]);
+    if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)
+      out[static_cast<size_t>(i)] = to_float(array[i]);
+    else
+      out[static_cast<size_t>(i)] = static_cast<double>(array[i]);
   }
   return out;
 }

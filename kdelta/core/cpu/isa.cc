@@ -34,7 +34,9 @@ Leaf cpuid(unsigned leaf, unsigned sub) {
   return r;
 }
 
-bool bit(unsigned word, int index) { return ((word >> index) & 1u) != 0; }
+bool bit(unsigned word, int index) {
+  return ((word >> index) & 1u) != 0;
+}
 
 uint64_t xcr0() {
   unsigned lo = 0, hi = 0;
@@ -43,7 +45,9 @@ uint64_t xcr0() {
 }
 
 // Linux hands out the 8 KB tile state on request only: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
-bool amx_permitted() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+bool amx_permitted() {
+  return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
 
 IsaLevel detect() {
   const Leaf one = cpuid(1, 0), seven = cpuid(7, 0), seven1 = cpuid(7, 1);
@@ -51,7 +55,8 @@ IsaLevel detect() {
   const uint64_t os = xcr0();
   const bool avx2 = (os & 0x6) == 0x6 && bit(one.c, 12) && bit(one.c, 29) && bit(seven.b, 5);
   if (!avx2) return IsaLevel::portable;
-  const bool avx512 = (os & 0xe6) == 0xe6 && bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) && bit(seven.b, 31);
+  const bool avx512 =
+      (os & 0xe6) == 0xe6 && bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) && bit(seven.b, 31);
   if (!avx512) return IsaLevel::avx2;
   if (!(bit(seven1.a, 5) && bit(seven.c, 11) && bit(seven.c, 1))) return IsaLevel::avx512;
   const bool amx = (os & 0x60000) == 0x60000 && bit(seven.d, 24) && bit(seven.d, 22);
@@ -59,7 +64,9 @@ IsaLevel detect() {
   return IsaLevel::amx;
 }
 #else
-IsaLevel detect() { return IsaLevel::portable; }
+IsaLevel detect() {
+  return IsaLevel::portable;
+}
 #endif
 
 }  // namespace

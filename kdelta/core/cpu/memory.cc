@@ -13,7 +13,9 @@ namespace kdelta {
 
 namespace {
 constexpr int64_t kHuge = 2 << 20;
-int64_t alignment(int64_t bytes) { return bytes >= kHuge ? kHuge : 64; }
+int64_t alignment(int64_t bytes) {
+  return bytes >= kHuge ? kHuge : 64;
+}
 }  // namespace
 
 int64_t cpu_rounded(int64_t bytes) {
@@ -31,7 +33,9 @@ void* cpu_allocate(int64_t bytes) {
   return data;
 }
 
-void cpu_free(void* data) noexcept { std::free(data); }
+void cpu_free(void* data) noexcept {
+  std::free(data);
+}
 
 int64_t resident_bytes() {
   std::ifstream in("/proc/self/statm");

@@ -10,8 +10,8 @@ int64_t cpu_rounded(int64_t bytes);
 void* cpu_allocate(int64_t bytes);
 void cpu_free(void* data) noexcept;
 
-// What this process holds in memory now, and the size of its program file (an upper bound of code pages still to be touched); 0 where
-// the system does not tell.
+// What this process holds in memory now, and the size of its program file (an upper bound of code pages still to be
+// touched); 0 where the system does not tell.
 int64_t resident_bytes();
 int64_t program_file_bytes();
 

@@ -54,7 +54,8 @@ struct ThreadPool::Impl {
       for (int rank = 1; rank < size; ++rank) members.emplace_back([this, rank] { work(rank); });
     } catch (const std::system_error& e) {
       stop();  // the threads that did start must end before their object does
-      fail(ErrorCode::out_of_memory, "threads: cannot start thread ", members.size() + 1, " of ", n - 1, ": ", e.what());
+      fail(ErrorCode::out_of_memory, "threads: cannot start thread ", members.size() + 1, " of ", n - 1, ": ",
+           e.what());
     }
   }
 
@@ -112,8 +113,10 @@ struct ThreadPool::Impl {
     publish();
     call(0);
     for (int i = 0; pending.load(std::memory_order_acquire) != 0; ++i) {
-      if (i < kSpins * 10) pause_cpu();
-      else std::this_thread::yield();  // a member was descheduled: do not fight it for the core
+      if (i < kSpins * 10)
+        pause_cpu();
+      else
+        std::this_thread::yield();  // a member was descheduled: do not fight it for the core
     }
     task = nullptr;
     if (error) std::rethrow_exception(error);
@@ -133,7 +136,11 @@ struct ThreadPool::Impl {
 
 ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>(threads > 0 ? threads : available_cpus())) {}
 ThreadPool::~ThreadPool() = default;
-int ThreadPool::size() const { return impl_->size; }
-void ThreadPool::run(RankFunction f) { impl_->run(f); }
+int ThreadPool::size() const {
+  return impl_->size;
+}
+void ThreadPool::run(RankFunction f) {
+  impl_->run(f);
+}
 
 }  // namespace kdelta

@@ -6,17 +6,25 @@
 
 namespace kdelta {
 
-int cuda_device_count() { return 0; }
+int cuda_device_count() {
+  return 0;
+}
 
-std::string cuda_device_summary() { return "this build has no CUDA (configure with the cuda preset)"; }
+std::string cuda_device_summary() {
+  return "this build has no CUDA (configure with the cuda preset)";
+}
 
-int64_t device_bytes(Device, int64_t bytes) { return cpu_rounded(bytes); }
+int64_t device_bytes(Device, int64_t bytes) {
+  return cpu_rounded(bytes);
+}
 
 void* device_allocate(Device device, int64_t bytes) {
   if (device.kind != DeviceKind::cpu) fail(ErrorCode::unsupported, to_string(device), ": ", cuda_device_summary());
   return cpu_allocate(bytes);
 }
 
-void device_free(Device, void* data) noexcept { cpu_free(data); }
+void device_free(Device, void* data) noexcept {
+  cpu_free(data);
+}
 
 }  // namespace kdelta

@@ -22,10 +22,11 @@ std::vector<WeightSpec> KdaLayer::weights() {
       matrix("f_b_proj", {P, R}, &f_b_),
       matrix("b_proj", {c_.heads, D}, &b_),
       matrix("o_proj", {D, P}, &o_),
-      {.names = {"q_conv1d", "k_conv1d", "v_conv1d"}, .kind = WeightKind::conv_taps, .shape = {3 * P, c_.conv_width},
+      {.names = {"q_conv1d", "k_conv1d", "v_conv1d"},
+       .kind = WeightKind::conv_taps,
+       .shape = {3 * P, c_.conv_width},
        .target = &conv_},
-      {.names = {"A_log"}, .kind = WeightKind::head_scalar, .shape = {c_.heads}, .suffix = "",
-       .target = &a_log_},
+      {.names = {"A_log"}, .kind = WeightKind::head_scalar, .shape = {c_.heads}, .suffix = "", .target = &a_log_},
       {.names = {"dt_bias"}, .kind = WeightKind::vector, .shape = {P}, .suffix = "", .target = &dt_bias_},
       {.names = {"o_norm"}, .kind = WeightKind::vector, .shape = {c_.head_dim}, .target = &o_norm_},
   };
@@ -44,13 +45,19 @@ std::vector<StateSpec> KdaLayer::states(const StateParams& params) const {
           {"conv", StateKind::slot, params.activation, {window, 3 * c_.heads * c_.head_dim}, false}};
 }
 
-void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x, const AnyConstView& addend,
-                       const AnyView& out) const {
+void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x,
+                       const AnyConstView& addend, const AnyView& out) const {
   Arena::Scope scope(*ex.scratch);
   const int64_t T = x.dim(0), H = c_.heads, K = c_.head_dim, P = H * K;
   const auto take = [&](int64_t width) { return ex.scratch->take(x.dtype, {T, width}); };
-  const Sequences seq{.cu = b.cu, .slot = b.slot, .accepted = b.accepted, .fresh = b.fresh, .snapshot = b.snapshot,
-                      .n_prefill = b.n_prefill, .n_decode = b.n_decode, .max_len = b.max_len};
+  const Sequences seq{.cu = b.cu,
+                      .slot = b.slot,
+                      .accepted = b.accepted,
+                      .fresh = b.fresh,
+                      .snapshot = b.snapshot,
+                      .n_prefill = b.n_prefill,
+                      .n_decode = b.n_decode,
+                      .max_len = b.max_len};
 
   // q | k | v stay side by side from the projections through the convolution into the recurrence.
   const AnyView qkv = take(3 * P), mixed = take(3 * P);
@@ -87,7 +94,9 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
     linear(ex, {.x = x, .w = g_a_, .out = low});
     linear(ex, {.x = low, .w = g_b_, .out = gate});
   }
-  gated_norm(ex, {.x = core, .gate = gate.split_last(H, K), .weight = o_norm_, .eps = c_.norm_eps, .live = b.live(), .out = core});
+  gated_norm(
+      ex,
+      {.x = core, .gate = gate.split_last(H, K), .weight = o_norm_, .eps = c_.norm_eps, .live = b.live(), .out = core});
   linear(ex, {.x = AnyConstView(core.data, core.dtype, {T, P}), .w = o_, .addend = addend, .out = out});
 }
 

@@ -1,4 +1,5 @@
-// The KDA layer: projections, short convolution, gated delta rule, gated norm, output projection (Kimi Linear report, section 4).
+// The KDA layer: projections, short convolution, gated delta rule, gated norm, output projection (Kimi Linear report,
+// section 4).
 #pragma once
 
 #include "kdelta/layers/forward.h"
@@ -10,7 +11,7 @@ struct KdaLayerConfig {
   bool full_rank_gate = false;  // g_proj, else g_b(g_a(x)) of rank head_dim
   bool bounded_gate = false;    // lower_bound * sigmoid, else softplus
   float lower_bound = 0;
-  float norm_eps = 0;           // of the gated output norm
+  float norm_eps = 0;  // of the gated output norm
 };
 
 class KdaLayer final : public Mixer {

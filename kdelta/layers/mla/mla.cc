@@ -46,12 +46,17 @@ AnyView MlaLayer::query(const Exec& ex, const AnyConstView& x) const {
   return q.split_last(c_.heads, width);
 }
 
-void MlaLayer::forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x, const AnyConstView& addend,
-                       const AnyView& out) const {
+void MlaLayer::forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x,
+                       const AnyConstView& addend, const AnyView& out) const {
   Arena::Scope scope(*ex.scratch);
   const int64_t T = x.dim(0), V = c_.heads * c_.value;
-  const PagedSequences seq{.cu = b.cu, .context = b.context, .pages = b.pages, .n_prefill = b.n_prefill,
-                           .n_decode = b.n_decode, .max_len = b.max_len, .max_context = b.max_context};
+  const PagedSequences seq{.cu = b.cu,
+                           .context = b.context,
+                           .pages = b.pages,
+                           .n_prefill = b.n_prefill,
+                           .n_decode = b.n_decode,
+                           .max_len = b.max_len,
+                           .max_context = b.max_context};
 
   const AnyView q = query(ex, x);
   const AnyView kv = ex.scratch->take(x.dtype, {T, c_.latent + c_.rope});

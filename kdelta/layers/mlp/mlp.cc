@@ -10,12 +10,15 @@ std::vector<WeightSpec> Mlp::weights() {
           {.names = {c_.prefix + "down_proj"}, .shape = {c_.hidden, c_.width}, .target = &down_}};
 }
 
-void Mlp::forward(const Exec& ex, const Batch&, const AnyConstView& x, const AnyConstView& addend, const AnyView& out) const {
+void Mlp::forward(const Exec& ex, const Batch&, const AnyConstView& x, const AnyConstView& addend,
+                  const AnyView& out) const {
   Arena::Scope scope(*ex.scratch);
-  const AnyView gate = ex.scratch->take(x.dtype, {x.dim(0), c_.width}), up = ex.scratch->take(x.dtype, {x.dim(0), c_.width});
+  const AnyView gate = ex.scratch->take(x.dtype, {x.dim(0), c_.width}),
+                up = ex.scratch->take(x.dtype, {x.dim(0), c_.width});
   linear(ex, {.x = x, .w = gate_, .out = gate});
   linear(ex, {.x = x, .w = up_, .out = up});
-  activation(ex, {.kind = c_.activation, .beta = c_.beta, .linear_beta = c_.linear_beta, .gate = gate, .up = up, .out = gate});
+  activation(
+      ex, {.kind = c_.activation, .beta = c_.beta, .linear_beta = c_.linear_beta, .gate = gate, .up = up, .out = gate});
   linear(ex, {.x = gate, .w = down_, .addend = addend, .out = out});
 }
 

@@ -17,20 +17,28 @@ Moe::Moe(const MoeConfig& config) : c_(config) {
   const auto E = static_cast<size_t>(c_.experts);
   w1_.resize(E), w2_.resize(E), w3_.resize(E);
   if (c_.shared_width > 0)
-    shared_ = std::make_unique<Mlp>(MlpConfig{.hidden = c_.hidden, .width = c_.shared_width, .activation = c_.activation,
-                                              .beta = c_.beta, .linear_beta = c_.linear_beta, .prefix = "shared_experts."});
+    shared_ = std::make_unique<Mlp>(MlpConfig{.hidden = c_.hidden,
+                                              .width = c_.shared_width,
+                                              .activation = c_.activation,
+                                              .beta = c_.beta,
+                                              .linear_beta = c_.linear_beta,
+                                              .prefix = "shared_experts."});
 }
 
 std::vector<WeightSpec> Moe::weights() {
   const int64_t inner = c_.latent > 0 ? c_.latent : c_.hidden;
-  std::vector<WeightSpec> w = {
-      {.names = {"gate"}, .shape = {c_.experts, c_.hidden}, .target = &gate_},
-      {.names = {"gate.e_score_correction_bias"}, .kind = WeightKind::vector, .shape = {c_.experts}, .suffix = "", .target = &bias_}};
+  std::vector<WeightSpec> w = {{.names = {"gate"}, .shape = {c_.experts, c_.hidden}, .target = &gate_},
+                               {.names = {"gate.e_score_correction_bias"},
+                                .kind = WeightKind::vector,
+                                .shape = {c_.experts},
+                                .suffix = "",
+                                .target = &bias_}};
   if (c_.latent > 0) {
     w.push_back({.names = {"routed_expert_down_proj"}, .shape = {c_.latent, c_.hidden}, .target = &latent_down_});
     w.push_back({.names = {"routed_expert_up_proj"}, .shape = {c_.hidden, c_.latent}, .target = &latent_up_});
     if (c_.latent_norm)
-      w.push_back({.names = {"routed_expert_norm"}, .kind = WeightKind::vector, .shape = {c_.latent}, .target = &latent_norm_});
+      w.push_back(
+          {.names = {"routed_expert_norm"}, .kind = WeightKind::vector, .shape = {c_.latent}, .target = &latent_norm_});
   }
   for (int64_t e = 0; e < c_.experts; ++e) {
     const std::string prefix = "experts." + std::to_string(e) + ".";
@@ -80,12 +88,14 @@ AnyView Moe::run_experts(const Exec& ex, const Routing& r, const AnyConstView& z
   const AnyView gate = ex.scratch->take(z.dtype, {P, c_.width}), up = ex.scratch->take(z.dtype, {P, c_.width});
   grouped_linear(ex, {.x = z, .row = r.source, .expert_begin = r.expert_begin, .w = w1_, .out = gate});
   grouped_linear(ex, {.x = z, .row = r.source, .expert_begin = r.expert_begin, .w = w3_, .out = up});
-  activation(ex, {.kind = c_.activation, .beta = c_.beta, .linear_beta = c_.linear_beta, .gate = gate, .up = up, .out = gate});
+  activation(
+      ex, {.kind = c_.activation, .beta = c_.beta, .linear_beta = c_.linear_beta, .gate = gate, .up = up, .out = gate});
   grouped_linear(ex, {.x = gate, .expert_begin = r.expert_begin, .w = w2_, .out = y});
   return y;
 }
 
-void Moe::forward(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& addend, const AnyView& out) const {
+void Moe::forward(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& addend,
+                  const AnyView& out) const {
   Arena::Scope scope(*ex.scratch);
   const int64_t T = x.dim(0);
   AnyConstView rest = addend;  // what the routed sum is added to

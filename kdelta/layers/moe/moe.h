@@ -1,5 +1,6 @@
-// The mixture-of-experts sublayer, plain (experts read the hidden vector) or latent (K3: experts work in a narrower space between
-// a down and an up projection, with a norm on the weighted sum). The router and the shared experts always read the full width.
+// The mixture-of-experts sublayer, plain (experts read the hidden vector) or latent (K3: experts work in a narrower
+// space between a down and an up projection, with a norm on the weighted sum). The router and the shared experts always
+// read the full width.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@ namespace kdelta {
 
 struct MoeConfig {
   int64_t hidden = 0, experts = 0, chosen = 0, width = 0;
-  int64_t latent = 0;        // 0: plain
+  int64_t latent = 0;  // 0: plain
   bool latent_norm = false;
   int64_t groups = 1, topk_groups = 1;
   bool renormalize = true;

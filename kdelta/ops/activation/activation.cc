@@ -21,12 +21,15 @@ void check(const ActivationArgs& a) {
   if (a.kind != ActivationKind::situ) return;
   if (!(a.beta > 0)) fail(ErrorCode::invalid_argument, "activation: beta: ", a.beta, ", expected > 0");
   if (!(a.linear_beta >= 0))
-    fail(ErrorCode::invalid_argument, "activation: linear_beta: ", a.linear_beta, ", expected >= 0 (0: up is used as it is)");
+    fail(ErrorCode::invalid_argument, "activation: linear_beta: ", a.linear_beta,
+         ", expected >= 0 (0: up is used as it is)");
 }
 
 }  // namespace
 
-std::span<const ActivationVariant> activation_variants() { return kVariants; }
+std::span<const ActivationVariant> activation_variants() {
+  return kVariants;
+}
 
 Cost activation_cost(const ActivationArgs& a) {
   const double n = static_cast<double>(a.gate.shape.numel());

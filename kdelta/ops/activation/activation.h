@@ -15,7 +15,7 @@ struct ActivationArgs {
   ActivationKind kind = ActivationKind::swiglu;
   float beta = 1, linear_beta = 0;  // situ only; beta > 0
   AnyConstView gate, up;            // [T, N] f32 or bf16, row stride free
-  AnyView out;                      // [T, N] f32 or bf16, row stride free; may be gate or up itself (same dtype and stride)
+  AnyView out;  // [T, N] f32 or bf16, row stride free; may be gate or up itself (same dtype and stride)
 };
 
 // T = 0 and N = 0 are legal. NaN stays in its element. Throws Error(invalid_argument) naming the argument.

@@ -1,5 +1,5 @@
-// The vector kernel of the activations over any V of simd.h: elementwise, so rows are cut into tiles of columns and a wide
-// single row (decode) still feeds every thread.
+// The vector kernel of the activations over any V of simd.h: elementwise, so rows are cut into tiles of columns and a
+// wide single row (decode) still feeds every thread.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,8 @@ template <class V, bool kCapUp>
 struct Situ {
   V scale, inverse_beta, inverse_linear;
   explicit KDELTA_INLINE Situ(const ActivationArgs& a)
-      : scale(V::set1(kCapUp ? a.beta * a.linear_beta : a.beta)), inverse_beta(V::set1(1 / a.beta)),
+      : scale(V::set1(kCapUp ? a.beta * a.linear_beta : a.beta)),
+        inverse_beta(V::set1(1 / a.beta)),
         inverse_linear(V::set1(kCapUp ? 1 / a.linear_beta : 0)) {}
   KDELTA_INLINE V operator()(V gate, V up) const {
     const simd::Ratio<V> left = simd::tanh_ratio(gate * inverse_beta);
@@ -61,8 +62,9 @@ void activation_pieces(const ActivationArgs& a, const F& f, int64_t tile, int64_
       dispatch_activation(a.out.dtype, [&](auto out) {
         for (int64_t p = begin; p < end; ++p) {
           const int64_t t = p / tiles, c = p % tiles * tile;
-          activation_row<V>(f, a.gate.template at<const decltype(gate)>(t) + c, a.up.template at<const decltype(up)>(t) + c,
-                            a.out.template at<decltype(out)>(t) + c, std::min(tile, N - c));
+          activation_row<V>(f, a.gate.template at<const decltype(gate)>(t) + c,
+                            a.up.template at<const decltype(up)>(t) + c, a.out.template at<decltype(out)>(t) + c,
+                            std::min(tile, N - c));
         }
       });
     });
@@ -73,7 +75,8 @@ template <class V, class F>
 void activation_run(const Exec& ex, const ActivationArgs& a, const F& f) {
   const int64_t T = a.gate.dim(0), N = a.gate.dim(1);
   if (N == 0) return;
-  // 8192 columns are 48 KB of bf16 traffic: long enough to hide the hand-out, short enough that one row keeps threads busy.
+  // 8192 columns are 48 KB of bf16 traffic: long enough to hide the hand-out, short enough that one row keeps threads
+  // busy.
   const int64_t tile = std::min<int64_t>(N, 8192);
   parallel_for(ex, T * ((N + tile - 1) / tile), 8192 / tile,
                [&](int64_t begin, int64_t end) { activation_pieces<V>(a, f, tile, begin, end); });
@@ -82,8 +85,10 @@ void activation_run(const Exec& ex, const ActivationArgs& a, const F& f) {
 template <class V>
 void activation_cpu(const Exec& ex, const ActivationArgs& a) {
   switch (a.kind) {
-    case ActivationKind::swiglu: return activation_run<V>(ex, a, Swiglu<V>{});
-    case ActivationKind::sigmoid_gate: return activation_run<V>(ex, a, SigmoidGate<V>{});
+    case ActivationKind::swiglu:
+      return activation_run<V>(ex, a, Swiglu<V>{});
+    case ActivationKind::sigmoid_gate:
+      return activation_run<V>(ex, a, SigmoidGate<V>{});
     case ActivationKind::situ:
       if (a.linear_beta > 0) return activation_run<V>(ex, a, Situ<V, true>(a));
       return activation_run<V>(ex, a, Situ<V, false>(a));

@@ -7,12 +7,16 @@
 namespace kdelta {
 namespace {
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
 
 double value(const ActivationArgs& a, double gate, double up) {
   switch (a.kind) {
-    case ActivationKind::swiglu: return gate * sigmoid(gate) * up;
-    case ActivationKind::sigmoid_gate: return sigmoid(gate) * up;
+    case ActivationKind::swiglu:
+      return gate * sigmoid(gate) * up;
+    case ActivationKind::sigmoid_gate:
+      return sigmoid(gate) * up;
     case ActivationKind::situ: {
       const double linear = a.linear_beta > 0 ? a.linear_beta * std::tanh(up / a.linear_beta) : up;
       return a.beta * std::tanh(gate / a.beta) * sigmoid(gate) * linear;

@@ -24,14 +24,18 @@ struct Form {
   ActivationKind kind;
   float beta, linear_beta;
 };
-constexpr Form kForms[] = {{ActivationKind::swiglu, 1, 0}, {ActivationKind::sigmoid_gate, 1, 0}, {ActivationKind::situ, 4, 25},
-                           {ActivationKind::situ, 1, 0},   {ActivationKind::situ, 3, 7}};
+constexpr Form kForms[] = {{ActivationKind::swiglu, 1, 0},
+                           {ActivationKind::sigmoid_gate, 1, 0},
+                           {ActivationKind::situ, 4, 25},
+                           {ActivationKind::situ, 1, 0},
+                           {ActivationKind::situ, 3, 7}};
 
 double definition(const Form& f, double g, double u) {
   const double sigmoid = 1 / (1 + std::exp(-g));
   if (f.kind == ActivationKind::swiglu) return g * sigmoid * u;
   if (f.kind == ActivationKind::sigmoid_gate) return sigmoid * u;
-  return f.beta * std::tanh(g / f.beta) * sigmoid * (f.linear_beta > 0 ? f.linear_beta * std::tanh(u / f.linear_beta) : u);
+  return f.beta * std::tanh(g / f.beta) * sigmoid *
+         (f.linear_beta > 0 ? f.linear_beta * std::tanh(u / f.linear_beta) : u);
 }
 
 ActivationArgs args(const Form& f, const AnyConstView& gate, const AnyConstView& up, const AnyView& out) {
@@ -56,7 +60,8 @@ void compare_with_definition(TestExec& ex, const Form& f, int64_t T, int64_t N, 
   ASSERT_TRUE(out.guards_intact());
   for (int64_t i = 0; i < T * N; ++i) {
     const double want = definition(f, to_float(gate[i]), to_float(up[i]));
-    ASSERT_NEAR(to_float(out[i]), want, bound<O>(want)) << to_float(gate[i]) << ", " << to_float(up[i]) << " of " << T << "x" << N;
+    ASSERT_NEAR(to_float(out[i]), want, bound<O>(want))
+        << to_float(gate[i]) << ", " << to_float(up[i]) << " of " << T << "x" << N;
   }
 }
 
@@ -81,7 +86,8 @@ TEST_P(Activation, EveryMixOfElementTypesEqualsTheDefinition) {
 
 TEST_P(Activation, KeepsItsRelativeErrorForTinyAndForHugeInputs) {
   for (const Form& f : kForms)
-    for (float scale : {1e-30f, 1e-6f, 1e-3f, 0.1f, 30.0f}) compare_with_definition<float, float, float>(ex, f, 5, 77, scale);
+    for (float scale : {1e-30f, 1e-6f, 1e-3f, 0.1f, 30.0f})
+      compare_with_definition<float, float, float>(ex, f, 5, 77, scale);
 }
 
 TEST_P(Activation, GivesTheSmallVectorsOfTheArchitecturePage) {
@@ -211,10 +217,12 @@ TEST(ActivationRefuses, WrongArgumentsByName) {
   EXPECT_EQ(with([](ActivationArgs& a) { a.up.shape = Shape{2, 7}; }), "activation: up: shape [2, 7], expected [2, 8]");
   EXPECT_EQ(with([](ActivationArgs& a) { a.up.dtype = DType::f16; }), "activation: up: dtype F16, accepted: F32, BF16");
   EXPECT_EQ(with([](ActivationArgs& a) { a.out.data = nullptr; }), "activation: out: null pointer for shape [2, 8]");
-  EXPECT_EQ(with([](ActivationArgs& a) { a.out.stride[1] = 2; }), "activation: out: stride 2 on the last axis, expected 1");
+  EXPECT_EQ(with([](ActivationArgs& a) { a.out.stride[1] = 2; }),
+            "activation: out: stride 2 on the last axis, expected 1");
   EXPECT_EQ(with([](ActivationArgs& a) { a.beta = 0; }), "activation: beta: 0, expected > 0");
   EXPECT_THAT(with([](ActivationArgs& a) { a.beta = NAN; }), testing::HasSubstr("activation: beta"));
-  EXPECT_THAT(with([](ActivationArgs& a) { a.linear_beta = -1; }), testing::HasSubstr("activation: linear_beta: -1, expected >= 0"));
+  EXPECT_THAT(with([](ActivationArgs& a) { a.linear_beta = -1; }),
+              testing::HasSubstr("activation: linear_beta: -1, expected >= 0"));
 }
 
 TEST(ActivationChoice, TakesTheBestRowOfTheProcessor) {

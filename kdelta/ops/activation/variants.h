@@ -1,8 +1,8 @@
 // The compiled kernels of activation, for choose(), tests and benchmarks.
 #pragma once
 
-#include "kdelta/ops/common/op.h"
 #include "kdelta/ops/activation/activation.h"
+#include "kdelta/ops/common/op.h"
 
 namespace kdelta {
 

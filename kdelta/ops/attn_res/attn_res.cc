@@ -24,7 +24,8 @@ void check(const AttnResArgs& a) {
   const int64_t capacity = a.blocks.shape.rank == 3 ? a.blocks.dim(0) : 0;
   expect_activation(a.sum, {T, D}, "attn_res: sum");
   if (a.n < 0 || a.n > capacity)
-    fail(ErrorCode::invalid_argument, "attn_res: n: ", a.n, " blocks exceed the stream capacity, expected 0..", capacity);
+    fail(ErrorCode::invalid_argument, "attn_res: n: ", a.n, " blocks exceed the stream capacity, expected 0..",
+         capacity);
   if (a.n > 0) {
     expect_activation(a.blocks, {capacity, T, D}, "attn_res: blocks");
     expect_dtype(a.blocks.dtype, {a.sum.dtype}, "attn_res: blocks");
@@ -41,7 +42,9 @@ void check(const AttnResArgs& a) {
 
 }  // namespace
 
-std::span<const AttnResVariant> attn_res_variants() { return kVariants; }
+std::span<const AttnResVariant> attn_res_variants() {
+  return kVariants;
+}
 
 Cost attn_res_cost(const AttnResArgs& a) {
   const double n = static_cast<double>(a.sum.shape.numel()), streams = static_cast<double>(a.n + 1);

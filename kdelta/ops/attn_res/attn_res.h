@@ -1,5 +1,5 @@
-// Block attention residual: per token a softmax mixture of the committed block outputs and the running sum. Streams v_0..v_{n-1} are
-// the first n blocks, v_n is the running sum:
+// Block attention residual: per token a softmax mixture of the committed block outputs and the running sum. Streams
+// v_0..v_{n-1} are the first n blocks, v_n is the running sum:
 //   score_i = (v_i . score_weight) / sqrt(mean(v_i^2) + eps);  p = softmax(score);  mix = sum_i p_i v_i   (raw v, fp32)
 // and, when norm_weight is given, out = rms_norm(mix rounded to out's dtype; norm_weight, norm_eps), else out = mix.
 // Letters: T tokens, B block capacity, D width. Source: Attention Residuals (arXiv 2603.15031), as in Kimi K3.
@@ -10,14 +10,14 @@
 namespace kdelta {
 
 struct AttnResArgs {
-  AnyConstView blocks;              // [B, T, D] f32 or bf16; block and token strides free; may be null when n = 0
-  int64_t n = 0;                    // valid blocks, 0..B; the others are never read
-  AnyConstView sum;                 // [T, D] running sum, same dtype
-  View<const float> score_weight;   // [D] norm weight times projection row, multiplied at load
+  AnyConstView blocks;             // [B, T, D] f32 or bf16; block and token strides free; may be null when n = 0
+  int64_t n = 0;                   // valid blocks, 0..B; the others are never read
+  AnyConstView sum;                // [T, D] running sum, same dtype
+  View<const float> score_weight;  // [D] norm weight times projection row, multiplied at load
   float eps = 0;
-  View<const float> norm_weight;    // [D] or null: no norm after the mixture
+  View<const float> norm_weight;  // [D] or null: no norm after the mixture
   float norm_eps = 0;
-  AnyView out;                      // [T, D] same dtype; may not overlap an input
+  AnyView out;  // [T, D] same dtype; may not overlap an input
 };
 
 // n = 0 gives mix = sum exactly. n > B is refused ("stream capacity"). T = 0 is legal. Throws Error(invalid_argument).

@@ -4,14 +4,24 @@
 namespace kdelta {
 namespace {
 
-// n blocks and the sum of about 512 MB in all, mixed and normed: n + 1 reads for one write, so the roof is read bandwidth.
+// n blocks and the sum of about 512 MB in all, mixed and normed: n + 1 reads for one write, so the roof is read
+// bandwidth.
 void add_attn_res(const std::string& variant, int64_t n, int64_t D, DType dtype) {
   const int64_t bytes = dtype_bytes(dtype), T = (int64_t{512} << 20) / ((n + 1) * D * bytes);
   static const float weight = 1;  // cost asks only whether there is one
-  AttnResArgs shape{.blocks = AnyConstView(nullptr, dtype, {n, T, D}), .n = n, .sum = AnyConstView(nullptr, dtype, {T, D}),
-                    .eps = 1e-5f, .norm_weight = {&weight, {D}}, .norm_eps = 1e-5f, .out = AnyView(nullptr, dtype, {T, D})};
-  bench::add({.op = "attn_res", .variant = variant, .shape = str("T=", T, " n=", n, " D=", D, " ", dtype_name(dtype), " + norm"),
-              .cost = attn_res_cost(shape), .roof = {bench::RoofKind::read, int64_t{512} << 20}, .make = [=] {
+  AttnResArgs shape{.blocks = AnyConstView(nullptr, dtype, {n, T, D}),
+                    .n = n,
+                    .sum = AnyConstView(nullptr, dtype, {T, D}),
+                    .eps = 1e-5f,
+                    .norm_weight = {&weight, {D}},
+                    .norm_eps = 1e-5f,
+                    .out = AnyView(nullptr, dtype, {T, D})};
+  bench::add({.op = "attn_res",
+              .variant = variant,
+              .shape = str("T=", T, " n=", n, " D=", D, " ", dtype_name(dtype), " + norm"),
+              .cost = attn_res_cost(shape),
+              .roof = {bench::RoofKind::read, int64_t{512} << 20},
+              .make = [=] {
                 auto streams = std::make_shared<Buffer>(Device{}, (n + 1) * T * D * bytes);
                 auto out = std::make_shared<Buffer>(Device{}, T * D * bytes);
                 auto weights = std::make_shared<Buffer>(Device{}, D * 4);

@@ -1,5 +1,6 @@
-// The vector kernel of attn_res over any V of simd.h. One token at a time: a pass over its streams for the scores, a pass for
-// the mixture while they are in L2 (9 streams of 7168 in bf16 are 129 KB), and the norm while the mixture is in L1.
+// The vector kernel of attn_res over any V of simd.h. One token at a time: a pass over its streams for the scores, a
+// pass for the mixture while they are in L2 (9 streams of 7168 in bf16 are 129 KB), and the norm while the mixture is
+// in L1.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 
 namespace kdelta {
 
-// Sum of squares and dot product with the score weight in one read of v. `next` is the row that is read after it: rows are too
-// short for the processor to run ahead by itself.
+// Sum of squares and dot product with the score weight in one read of v. `next` is the row that is read after it: rows
+// are too short for the processor to run ahead by itself.
 template <class V, class E>
 KDELTA_INLINE float attn_res_score(const E* v, const float* weight, int64_t D, float eps, const E* next) {
   constexpr int64_t L = V::kLanes;
@@ -68,7 +69,9 @@ KDELTA_INLINE void attn_res_mix(Stream stream, const float* p, int64_t count, E*
 template <class V, class E>
 KDELTA_INLINE void attn_res_token(const AttnResArgs& a, int64_t t, float* p) {
   const int64_t D = a.sum.dim(1), count = a.n + 1;
-  auto stream = [&](int64_t i) { return i < a.n ? a.blocks.template at<const E>(i, t) : a.sum.template at<const E>(t); };
+  auto stream = [&](int64_t i) {
+    return i < a.n ? a.blocks.template at<const E>(i, t) : a.sum.template at<const E>(t);
+  };
   E* out = a.out.template at<E>(t);
   if (a.n == 0) {
     std::memcpy(out, stream(0), static_cast<size_t>(D) * sizeof(E));

@@ -49,7 +49,8 @@ template <class E>
 void norm_row(const AttnResArgs& a, E* x) {
   const int64_t D = a.sum.dim(1);
   const double scale = 1 / std::sqrt(mean_square(x, D) + static_cast<double>(a.norm_eps));
-  for (int64_t d = 0; d < D; ++d) x[d] = from_float<E>(static_cast<float>(scale * to_float(x[d]) * a.norm_weight.data[d]));
+  for (int64_t d = 0; d < D; ++d)
+    x[d] = from_float<E>(static_cast<float>(scale * to_float(x[d]) * a.norm_weight.data[d]));
 }
 
 }  // namespace

@@ -37,7 +37,12 @@ struct Bank {
     }
   }
   AttnResArgs args() {
-    return {.blocks = blocks.view(), .n = n, .sum = sum.view(), .score_weight = score_weight, .eps = 1e-5f, .out = out.view()};
+    return {.blocks = blocks.view(),
+            .n = n,
+            .sum = sum.view(),
+            .score_weight = score_weight,
+            .eps = 1e-5f,
+            .out = out.view()};
   }
   int64_t n;
   Guarded<E> blocks, sum, out;
@@ -81,7 +86,8 @@ void compare_with_definition(TestExec& ex, int64_t capacity, int64_t n, int64_t 
       double largest = 0;
       for (const E* v : streams) largest = std::max(largest, std::fabs(double{to_float(v[d])}));
       // Half an ulp of the output; the probabilities carry the fp32 error of the scores.
-      const double bound = (std::is_same_v<E, bf16> ? 0x1p-8 : 0.0) * std::fabs(want[static_cast<size_t>(d)]) + 4e-6 * largest;
+      const double bound =
+          (std::is_same_v<E, bf16> ? 0x1p-8 : 0.0) * std::fabs(want[static_cast<size_t>(d)]) + 4e-6 * largest;
       ASSERT_NEAR(to_float(bank.out[t * D + d]), want[static_cast<size_t>(d)], bound)
           << "token " << t << " column " << d << " n " << n << " of " << T << "x" << D;
     }
@@ -121,7 +127,8 @@ TEST_P(AttnRes, GivesTheSmallVectorOfTheArchitecturePage) {
   Guarded<float> blocks({1, 1, 4}), sum({1, 4}), weight({4}), out({1, 4});
   const float block[] = {1, 2, -1, 0}, last[] = {0.5f, -1, 3, 2}, wn[] = {1, 1, 2, 1}, wp[] = {0.5f, -0.5f, 0.25f, 1};
   for (int d = 0; d < 4; ++d) blocks[d] = block[d], sum[d] = last[d], weight[d] = wn[d] * wp[d];
-  AttnResArgs a{.blocks = blocks.view(), .n = 1, .sum = sum.view(), .score_weight = weight, .eps = 1e-5f, .out = out.view()};
+  AttnResArgs a{
+      .blocks = blocks.view(), .n = 1, .sum = sum.view(), .score_weight = weight, .eps = 1e-5f, .out = out.view()};
   attn_res(ex, a);
   const double want[] = {0.522219191, -0.866684856, 2.822246474, 1.911123237};
   for (int d = 0; d < 4; ++d) EXPECT_NEAR(out[d], want[d], 1e-6);
@@ -176,9 +183,11 @@ TEST_P(AttnRes, StridedBlocksAndRowsEqualDenseOnes) {
   constexpr int64_t B = 3, T = 4, D = 37, wide = 50;
   Bank<bf16> bank(B, B, T, D);
   attn_res(ex, bank.args());
-  Guarded<bf16> blocks({T, B, wide}), sum({T, wide}), out({T, wide});  // [T, B, D]: the other order of the two outer axes
+  Guarded<bf16> blocks({T, B, wide}), sum({T, wide}),
+      out({T, wide});  // [T, B, D]: the other order of the two outer axes
   for (int64_t t = 0; t < T; ++t) {
-    for (int64_t b = 0; b < B; ++b) std::memcpy(&blocks[(t * B + b) * wide], &bank.blocks[(b * T + t) * D], D * sizeof(bf16));
+    for (int64_t b = 0; b < B; ++b)
+      std::memcpy(&blocks[(t * B + b) * wide], &bank.blocks[(b * T + t) * D], D * sizeof(bf16));
     std::memcpy(&sum[t * wide], &bank.sum[t * D], D * sizeof(bf16));
   }
   AttnResArgs a = bank.args();
@@ -247,25 +256,35 @@ TEST_P(AttnRes, OffsetsPastTwoToThe32ndElementAreExact) {
   EXPECT_TRUE(same_bits(out, bank.out));
 }
 
-// A model without attention and MLP: layer l adds a one-hot vector twice (as attention and as feed-forward output). The bank lies in
-// one array whose uncommitted blocks are NaN; the model it is compared with keeps a plain list.
+// A model without attention and MLP: layer l adds a one-hot vector twice (as attention and as feed-forward output). The
+// bank lies in one array whose uncommitted blocks are NaN; the model it is compared with keeps a plain list.
 struct ResidualRun {
   ResidualRun(TestExec& ex_, int64_t layers, int64_t block_)
-      : ex(ex_), block(block_), capacity((layers + block_ - 1) / block_), D(layers), bank({capacity, 1, layers}),
-        sum({1, layers}), weight({layers}), mixed({1, layers}) {
+      : ex(ex_),
+        block(block_),
+        capacity((layers + block_ - 1) / block_),
+        D(layers),
+        bank({capacity, 1, layers}),
+        sum({1, layers}),
+        weight({layers}),
+        mixed({1, layers}) {
     test::Rng rng(static_cast<uint64_t>(layers * 100 + block_));
     fill_normal(weight, rng, 0.4f);
     fill_normal(sum, rng, 1.0f);
   }
   void check_mixture(int64_t layer) {
-    attn_res(ex, {.blocks = bank.view(), .n = n, .sum = sum.view(), .score_weight = weight, .eps = 1e-5f, .out = mixed.view()});
+    attn_res(
+        ex,
+        {.blocks = bank.view(), .n = n, .sum = sum.view(), .score_weight = weight, .eps = 1e-5f, .out = mixed.view()});
     std::vector<const float*> streams;
     for (const auto& b : committed) streams.push_back(b.data());
     streams.push_back(sum.data());
     const std::vector<double> want = definition(streams, weight, 1e-5);
-    for (int64_t d = 0; d < D; ++d) ASSERT_NEAR(mixed[d], want[static_cast<size_t>(d)], 1e-5) << "layer " << layer << " n " << n;
+    for (int64_t d = 0; d < D; ++d)
+      ASSERT_NEAR(mixed[d], want[static_cast<size_t>(d)], 1e-5) << "layer " << layer << " n " << n;
     for (size_t b = 0; b < committed.size(); ++b)
-      ASSERT_EQ(std::memcmp(&bank[static_cast<int64_t>(b) * D], committed[b].data(), committed[b].size() * sizeof(float)), 0);
+      ASSERT_EQ(
+          std::memcmp(&bank[static_cast<int64_t>(b) * D], committed[b].data(), committed[b].size() * sizeof(float)), 0);
   }
   void run_layer(int64_t layer) {
     check_mixture(layer);
@@ -286,8 +305,8 @@ struct ResidualRun {
 };
 
 TEST_P(AttnRes, ABankRunOfAnyLayerCountEqualsAPlainListOfBlocks) {
-  const std::pair<int64_t, int64_t> runs[] = {{1, 12},  {11, 12}, {12, 12}, {13, 12}, {24, 12}, {25, 12}, {93, 12},
-                                              {1, 1},   {13, 13}, {25, 25}, {93, 93}, {7, 1},   {93, 1}};
+  const std::pair<int64_t, int64_t> runs[] = {{1, 12}, {11, 12}, {12, 12}, {13, 12}, {24, 12}, {25, 12}, {93, 12},
+                                              {1, 1},  {13, 13}, {25, 25}, {93, 93}, {7, 1},   {93, 1}};
   for (const auto& [layers, block] : runs) {
     ResidualRun run(ex, layers, block);
     for (int64_t l = 0; l < layers; ++l) run.run_layer(l);
@@ -310,14 +329,21 @@ TEST(AttnResRefuses, WrongArgumentsByName) {
   EXPECT_EQ(with([](AttnResArgs&) {}), "no error");
   EXPECT_EQ(with([](AttnResArgs& a) { a.n = 4; }), "attn_res: n: 4 blocks exceed the stream capacity, expected 0..3");
   EXPECT_EQ(with([](AttnResArgs& a) { a.n = -1; }), "attn_res: n: -1 blocks exceed the stream capacity, expected 0..3");
-  EXPECT_EQ(with([](AttnResArgs& a) { a.blocks = {}; }), "attn_res: n: 2 blocks exceed the stream capacity, expected 0..0");
+  EXPECT_EQ(with([](AttnResArgs& a) { a.blocks = {}; }),
+            "attn_res: n: 2 blocks exceed the stream capacity, expected 0..0");
   EXPECT_EQ(with([&](AttnResArgs& a) { a.blocks = half.view(); }), "attn_res: blocks: dtype BF16, accepted: F32");
-  EXPECT_EQ(with([](AttnResArgs& a) { a.blocks.shape = Shape{3, 2, 7}; }), "attn_res: blocks: shape [3, 2, 7], expected [3, 2, 8]");
-  EXPECT_EQ(with([](AttnResArgs& a) { a.blocks.data = nullptr; }), "attn_res: blocks: null pointer for shape [3, 2, 8]");
+  EXPECT_EQ(with([](AttnResArgs& a) {
+              a.blocks.shape = Shape{3, 2, 7};
+            }),
+            "attn_res: blocks: shape [3, 2, 7], expected [3, 2, 8]");
+  EXPECT_EQ(with([](AttnResArgs& a) { a.blocks.data = nullptr; }),
+            "attn_res: blocks: null pointer for shape [3, 2, 8]");
   EXPECT_EQ(with([](AttnResArgs& a) { a.sum.dtype = DType::f16; }), "attn_res: sum: dtype F16, accepted: F32, BF16");
   EXPECT_EQ(with([](AttnResArgs& a) { a.sum.shape = Shape{16}; }), "attn_res: sum: shape [16], expected [T, D]");
-  EXPECT_EQ(with([](AttnResArgs& a) { a.score_weight.shape = Shape{9}; }), "attn_res: score_weight: shape [9], expected [8]");
-  EXPECT_EQ(with([](AttnResArgs& a) { a.norm_weight.shape = Shape{9}; }), "attn_res: norm_weight: shape [9], expected [8]");
+  EXPECT_EQ(with([](AttnResArgs& a) { a.score_weight.shape = Shape{9}; }),
+            "attn_res: score_weight: shape [9], expected [8]");
+  EXPECT_EQ(with([](AttnResArgs& a) { a.norm_weight.shape = Shape{9}; }),
+            "attn_res: norm_weight: shape [9], expected [8]");
   EXPECT_EQ(with([](AttnResArgs& a) { a.out.stride[1] = 3; }), "attn_res: out: stride 3 on the last axis, expected 1");
   EXPECT_EQ(with([](AttnResArgs& a) { a.eps = -1; }), "attn_res: eps: -1, expected >= 0");
   EXPECT_EQ(with([](AttnResArgs& a) { a.norm_eps = -1; }), "attn_res: norm_eps: -1, expected >= 0");

@@ -1,8 +1,8 @@
 // The compiled kernels of attn_res, for choose(), tests and benchmarks.
 #pragma once
 
-#include "kdelta/ops/common/op.h"
 #include "kdelta/ops/attn_res/attn_res.h"
+#include "kdelta/ops/common/op.h"
 
 namespace kdelta {
 
@@ -15,7 +15,9 @@ using AttnResVariant = Variant<AttnResArgs, AttnResDesc>;
 std::span<const AttnResVariant> attn_res_variants();
 
 // Scratch of the CPU kernels: a row of probabilities per thread, on cache lines of its own.
-KDELTA_INLINE int64_t attn_res_scratch_stride(const AttnResDesc& d) { return (d.streams + 15) / 16 * 16; }
+KDELTA_INLINE int64_t attn_res_scratch_stride(const AttnResDesc& d) {
+  return (d.streams + 15) / 16 * 16;
+}
 int64_t attn_res_cpu_scratch(const AttnResDesc& d);
 
 #define KDELTA_VARIANT(name, isa, refuse, scratch) \

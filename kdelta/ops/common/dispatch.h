@@ -9,9 +9,12 @@ namespace kdelta {
 template <class F>
 KDELTA_INLINE void dispatch_activation(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(bf16{});
-    default: KDELTA_UNREACHABLE("activation dtype", dtype);
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bf16{});
+    default:
+      KDELTA_UNREACHABLE("activation dtype", dtype);
   }
 }
 

@@ -1,5 +1,6 @@
-// describe -> choose -> run, the same for every op. A kernel is one row of its op's variants.inc, best first; choose() is a pure
-// function from a descriptor (host-known sizes, never live lengths) to a row, and every refused row has its reason.
+// describe -> choose -> run, the same for every op. A kernel is one row of its op's variants.inc, best first; choose()
+// is a pure function from a descriptor (host-known sizes, never live lengths) to a row, and every refused row has its
+// reason.
 #pragma once
 
 #include <algorithm>
@@ -26,9 +27,9 @@ inline Target target_of(const Exec& ex) {
 template <class Args, class Desc>
 struct Variant {
   const char* name;
-  IsaLevel isa;                          // least level it needs
-  const char* (*refuse)(const Desc&);    // nullptr: fits; else the reason. May itself be nullptr: fits everything
-  int64_t (*scratch_bytes)(const Desc&); // may be nullptr: none. Must grow with every size in Desc
+  IsaLevel isa;                           // least level it needs
+  const char* (*refuse)(const Desc&);     // nullptr: fits; else the reason. May itself be nullptr: fits everything
+  int64_t (*scratch_bytes)(const Desc&);  // may be nullptr: none. Must grow with every size in Desc
   void (*run)(const Exec&, const Args&, const Desc&, void* scratch);
 };
 
@@ -72,8 +73,8 @@ const Variant<Args, Desc>& choose(const char* op, std::span<const Variant<Args, 
   fail(ErrorCode::invalid_argument, "op ", op, ": forced variant '", forced->second, "', known: ", names);
 }
 
-// Chooses, borrows scratch, reports to the observer, runs. When planning, takes the most any row could ask for and returns: a
-// smaller step may choose another row.
+// Chooses, borrows scratch, reports to the observer, runs. When planning, takes the most any row could ask for and
+// returns: a smaller step may choose another row.
 template <class Args, class Desc>
 void run_op(const Exec& ex, const char* op, std::span<const Variant<Args, Desc>> rows, const Args& args, const Desc& d,
             const Cost& cost) {

@@ -11,13 +11,16 @@
 namespace kdelta {
 namespace {
 
-[[noreturn]] void refuse(const char* op, const std::string& what) { fail(ErrorCode::invalid_argument, op, ": ", what); }
+[[noreturn]] void refuse(const char* op, const std::string& what) {
+  fail(ErrorCode::invalid_argument, op, ": ", what);
+}
 
 void check_boundaries(const Sequences& s, int64_t tokens, const char* op) {
   const int32_t* cu = s.cu.data;
   if (cu[0] != 0) refuse(op, str("cu[0] is ", cu[0], ", expected 0"));
   for (int64_t n = 0; n < s.count(); ++n)
-    if (cu[n + 1] < cu[n]) refuse(op, str("cu[", n + 1, "] is ", cu[n + 1], " after ", cu[n], ", expected no decrease"));
+    if (cu[n + 1] < cu[n])
+      refuse(op, str("cu[", n + 1, "] is ", cu[n + 1], " after ", cu[n], ", expected no decrease"));
   if (cu[s.count()] > tokens) refuse(op, str("cu ends at ", cu[s.count()], ", past the ", tokens, " rows"));
 }
 
@@ -33,8 +36,8 @@ struct Claim {
   std::string name() const { return str(column < 0 ? "snapshot " : "row ", owner); }
 };
 
-// Collects every slot that is read or written; two owners may not share one. A step of usual size stays in the inline array:
-// this runs once per layer and op, and a step in steady state allocates nothing.
+// Collects every slot that is read or written; two owners may not share one. A step of usual size stays in the inline
+// array: this runs once per layer and op, and a step in steady state allocates nothing.
 class SlotOwners {
  public:
   SlotOwners(int64_t slots, const char* op) : slots_(slots), op_(op) {}

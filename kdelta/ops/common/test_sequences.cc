@@ -1,5 +1,5 @@
-// What validate_sequences lets through and what it refuses, beyond the cases that the tests of kda and short_conv run through
-// their op.
+// What validate_sequences lets through and what it refuses, beyond the cases that the tests of kda and short_conv run
+// through their op.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +20,12 @@ __attribute__((noinline)) void* operator new(size_t bytes) {
   if (void* p = std::malloc(bytes)) return p;
   throw std::bad_alloc();
 }
-__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
-__attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
+__attribute__((noinline)) void operator delete(void* p) noexcept {
+  std::free(p);
+}
+__attribute__((noinline)) void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
 
 namespace kdelta {
 namespace {

@@ -2,6 +2,8 @@
 
 namespace kdelta {
 
-void embed_avx2(const Exec& ex, const EmbedArgs& args, const EmbedDesc&, void*) { embed_cpu<simd::Avx2>(ex, args); }
+void embed_avx2(const Exec& ex, const EmbedArgs& args, const EmbedDesc&, void*) {
+  embed_cpu<simd::Avx2>(ex, args);
+}
 
 }  // namespace kdelta

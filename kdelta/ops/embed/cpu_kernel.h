@@ -1,5 +1,5 @@
-// The vector kernel of embed over any V of simd.h: a copy of one table row per token, through fp32 when the dtypes differ. The
-// table lies in a mapped file and may start at any byte.
+// The vector kernel of embed over any V of simd.h: a copy of one table row per token, through fp32 when the dtypes
+// differ. The table lies in a mapped file and may start at any byte.
 #pragma once
 
 #include <cstring>
@@ -34,8 +34,10 @@ void embed_cpu(const Exec& ex, const EmbedArgs& a) {
         for (int64_t t = begin; t < end; ++t) {
           const int32_t id = *a.token.at(t);
           Out* row = a.out.template at<Out>(t);
-          if (id >= 0) embed_row<V, decltype(in)>(a.table.row(id), row, D);
-          else std::memset(row, 0, static_cast<size_t>(D) * sizeof(Out));
+          if (id >= 0)
+            embed_row<V, decltype(in)>(a.table.row(id), row, D);
+          else
+            std::memset(row, 0, static_cast<size_t>(D) * sizeof(Out));
         }
       });
     });

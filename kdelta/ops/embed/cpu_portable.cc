@@ -2,6 +2,8 @@
 
 namespace kdelta {
 
-void embed_portable(const Exec& ex, const EmbedArgs& args, const EmbedDesc&, void*) { embed_cpu<simd::Portable>(ex, args); }
+void embed_portable(const Exec& ex, const EmbedArgs& args, const EmbedDesc&, void*) {
+  embed_cpu<simd::Portable>(ex, args);
+}
 
 }  // namespace kdelta

@@ -31,7 +31,9 @@ void check_tokens(const EmbedArgs& a) {
 
 }  // namespace
 
-std::span<const EmbedVariant> embed_variants() { return kVariants; }
+std::span<const EmbedVariant> embed_variants() {
+  return kVariants;
+}
 
 Cost embed_cost(const EmbedArgs& a) {
   const double n = static_cast<double>(a.token.dim(0)) * static_cast<double>(a.table.cols);

@@ -139,7 +139,8 @@ TEST(EmbedRefuses, WrongArgumentsByName) {
     return test::error_of([&] { embed(ex, a); });
   };
   EXPECT_EQ(with([](EmbedArgs&) {}), "no error");
-  EXPECT_EQ(with([](EmbedArgs& a) { a.table.dtype = DType::f8_e4m3; }), "embed: table: dtype F8_E4M3, accepted: F32, BF16");
+  EXPECT_EQ(with([](EmbedArgs& a) { a.table.dtype = DType::f8_e4m3; }),
+            "embed: table: dtype F8_E4M3, accepted: F32, BF16");
   EXPECT_EQ(with([](EmbedArgs& a) { a.table.data = nullptr; }), "embed: table: null pointer for shape [5, 32]");
   EXPECT_EQ(with([](EmbedArgs& a) { a.out.shape = Shape{2, 31}; }), "embed: out: shape [2, 31], expected [2, 32]");
   EXPECT_EQ(with([](EmbedArgs& a) { a.out.dtype = DType::f16; }), "embed: out: dtype F16, accepted: F32, BF16");

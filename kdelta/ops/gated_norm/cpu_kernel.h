@@ -1,5 +1,6 @@
-// The vector kernel of gated_norm over any V of simd.h. A row (one head of one token) is widened into an fp32 buffer in L1, its
-// squares are summed, then it is scaled and gated. The buffer keeps x + residual in fp32 and the type combinations few.
+// The vector kernel of gated_norm over any V of simd.h. A row (one head of one token) is widened into an fp32 buffer in
+// L1, its squares are summed, then it is scaled and gated. The buffer keeps x + residual in fp32 and the type
+// combinations few.
 #pragma once
 
 #include <algorithm>
@@ -32,18 +33,17 @@ KDELTA_INLINE void gated_norm_add(const In* in, float* s, int64_t D) {
 template <class V>
 void gated_norm_prenorm(const GatedNormArgs& a, int64_t t, int64_t h, float* s, int64_t D) {
   if (!a.residual.null())
-    dispatch_activation(a.residual.dtype, [&](auto e) {
-      gated_norm_add<V>(a.residual.template at<const decltype(e)>(t, h), s, D);
-    });
+    dispatch_activation(a.residual.dtype,
+                        [&](auto e) { gated_norm_add<V>(a.residual.template at<const decltype(e)>(t, h), s, D); });
   if (!a.sum_out.null())
-    dispatch_activation(a.sum_out.dtype, [&](auto e) {
-      gated_norm_copy<V>(s, a.sum_out.template at<decltype(e)>(t, h), D);
-    });
+    dispatch_activation(a.sum_out.dtype,
+                        [&](auto e) { gated_norm_copy<V>(s, a.sum_out.template at<decltype(e)>(t, h), D); });
 }
 
 // n lanes of (s * scale * weight + bias) * act(gate) at column d.
 template <class V, GateActivation kAct, class Gate>
-KDELTA_INLINE V gated_norm_value(const GatedNormArgs& a, const float* s, V scale, const Gate* gate, int64_t d, int64_t n) {
+KDELTA_INLINE V gated_norm_value(const GatedNormArgs& a, const float* s, V scale, const Gate* gate, int64_t d,
+                                 int64_t n) {
   V y = simd::load_lanes<V>(s + d, n) * scale;
   if (!a.weight.null()) y = y * simd::load_lanes<V>(a.weight.data + d, n);
   if (!a.bias.null()) y = y + simd::load_lanes<V>(a.bias.data + d, n);
@@ -104,8 +104,10 @@ void gated_norm_cpu(const Exec& ex, const GatedNormArgs& a, const GatedNormDesc&
   parallel_for_ranked(ex, a.x.dim(0) * a.x.dim(1), 8192 / a.x.dim(2) + 1, [&](int rank, int64_t begin, int64_t end) {
     float* s = static_cast<float*>(scratch) + rank * stride;
     switch (a.activation) {
-      case GateActivation::sigmoid: return gated_norm_rows<V, GateActivation::sigmoid>(a, begin, end, s);
-      case GateActivation::silu: return gated_norm_rows<V, GateActivation::silu>(a, begin, end, s);
+      case GateActivation::sigmoid:
+        return gated_norm_rows<V, GateActivation::sigmoid>(a, begin, end, s);
+      case GateActivation::silu:
+        return gated_norm_rows<V, GateActivation::silu>(a, begin, end, s);
     }
     KDELTA_UNREACHABLE("gate activation", a.activation);
   });

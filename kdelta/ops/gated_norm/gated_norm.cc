@@ -34,7 +34,9 @@ void check(const GatedNormArgs& a) {
 
 }  // namespace
 
-std::span<const GatedNormVariant> gated_norm_variants() { return kVariants; }
+std::span<const GatedNormVariant> gated_norm_variants() {
+  return kVariants;
+}
 
 Cost gated_norm_cost(const GatedNormArgs& a) {
   int64_t element = dtype_bytes(a.x.dtype) + dtype_bytes(a.gate.dtype) + dtype_bytes(a.out.dtype);

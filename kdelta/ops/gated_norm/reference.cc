@@ -13,15 +13,19 @@ double load(const AnyConstView& v, int64_t t, int64_t h, int64_t d) {
 
 void store(const AnyView& v, int64_t t, int64_t h, int64_t d, double value) {
   const float x = static_cast<float>(value);
-  if (v.dtype == DType::f32) v.at<float>(t, h)[d] = x;
-  else v.at<bf16>(t, h)[d] = to_bf16(x);
+  if (v.dtype == DType::f32)
+    v.at<float>(t, h)[d] = x;
+  else
+    v.at<bf16>(t, h)[d] = to_bf16(x);
 }
 
 double activate(GateActivation activation, double gate) {
   const double sigmoid = 1 / (1 + std::exp(-gate));
   switch (activation) {
-    case GateActivation::sigmoid: return sigmoid;
-    case GateActivation::silu: return gate * sigmoid;
+    case GateActivation::sigmoid:
+      return sigmoid;
+    case GateActivation::silu:
+      return gate * sigmoid;
   }
   KDELTA_UNREACHABLE("gate activation", activation);
 }

@@ -75,16 +75,20 @@ void compare_with_definition(TestExec& ex, const Form& f, int64_t T, int64_t H, 
   ASSERT_TRUE(c.out.guards_intact() && c.sum_out.guards_intact());
   ASSERT_TRUE(same_bits(c.x, x_before) && same_bits(c.residual, residual_before) && same_bits(c.gate, gate_before));
   for (int64_t r = 0; r < T * H; ++r) {
-    auto s = [&](int64_t d) { return to_float(c.x[r * D + d]) + (f.residual ? double{to_float(c.residual[r * D + d])} : 0.0); };
+    auto s = [&](int64_t d) {
+      return to_float(c.x[r * D + d]) + (f.residual ? double{to_float(c.residual[r * D + d])} : 0.0);
+    };
     double sum = 0;
     for (int64_t d = 0; d < D; ++d) sum += s(d) * s(d);
     const double scale = 1 / std::sqrt(sum / static_cast<double>(D) + 1e-5);
     for (int64_t d = 0; d < D; ++d) {
       const double g = to_float(c.gate[r * D + d]);
       const double act = (f.activation == GateActivation::silu ? g : 1.0) / (1 + std::exp(-g));
-      const double normed = s(d) * scale * (f.weight ? double{c.weight[d]} : 1.0), bias = f.bias ? double{c.bias[d]} : 0.0;
+      const double normed = s(d) * scale * (f.weight ? double{c.weight[d]} : 1.0),
+                   bias = f.bias ? double{c.bias[d]} : 0.0;
       const double want = (normed + bias) * act;
-      ASSERT_NEAR(to_float(c.out[r * D + d]), want, bound<O>(want, (std::fabs(normed) + std::fabs(bias)) * std::fabs(act)))
+      ASSERT_NEAR(to_float(c.out[r * D + d]), want,
+                  bound<O>(want, (std::fabs(normed) + std::fabs(bias)) * std::fabs(act)))
           << "row " << r << " column " << d << " of " << T << "x" << H << "x" << D;
       if (f.sum_out) {
         ASSERT_NEAR(to_float(c.sum_out[r * D + d]), s(d), bound<O>(s(d), std::fabs(s(d))));
@@ -256,16 +260,28 @@ TEST(GatedNormRefuses, WrongArgumentsByName) {
   };
   EXPECT_EQ(with([](GatedNormArgs&) {}), "no error");
   EXPECT_EQ(with([](GatedNormArgs& a) { a.x.dtype = DType::f16; }), "gated_norm: x: dtype F16, accepted: F32, BF16");
-  EXPECT_EQ(with([](GatedNormArgs& a) { a.gate.dtype = DType::f16; }), "gated_norm: gate: dtype F16, accepted: F32, BF16");
-  EXPECT_EQ(with([](GatedNormArgs& a) { a.residual.dtype = DType::f16; }), "gated_norm: residual: dtype F16, accepted: F32, BF16");
-  EXPECT_EQ(with([](GatedNormArgs& a) { a.sum_out.dtype = DType::f16; }), "gated_norm: sum_out: dtype F16, accepted: F32, BF16");
-  EXPECT_EQ(with([](GatedNormArgs& a) { a.out.dtype = DType::f16; }), "gated_norm: out: dtype F16, accepted: F32, BF16");
-  EXPECT_EQ(with([](GatedNormArgs& a) { a.x.shape = Shape{2, 24}; }), "gated_norm: x: shape [2, 24], expected [T, H, D]");
-  EXPECT_EQ(with([](GatedNormArgs& a) { a.gate.shape = Shape{2, 4, 6}; }), "gated_norm: gate: shape [2, 4, 6], expected [2, 3, 8]");
-  EXPECT_EQ(with([](GatedNormArgs& a) { a.gate.data = nullptr; }), "gated_norm: gate: null pointer for shape [2, 3, 8]");
+  EXPECT_EQ(with([](GatedNormArgs& a) { a.gate.dtype = DType::f16; }),
+            "gated_norm: gate: dtype F16, accepted: F32, BF16");
+  EXPECT_EQ(with([](GatedNormArgs& a) { a.residual.dtype = DType::f16; }),
+            "gated_norm: residual: dtype F16, accepted: F32, BF16");
+  EXPECT_EQ(with([](GatedNormArgs& a) { a.sum_out.dtype = DType::f16; }),
+            "gated_norm: sum_out: dtype F16, accepted: F32, BF16");
+  EXPECT_EQ(with([](GatedNormArgs& a) { a.out.dtype = DType::f16; }),
+            "gated_norm: out: dtype F16, accepted: F32, BF16");
+  EXPECT_EQ(with([](GatedNormArgs& a) {
+              a.x.shape = Shape{2, 24};
+            }),
+            "gated_norm: x: shape [2, 24], expected [T, H, D]");
+  EXPECT_EQ(with([](GatedNormArgs& a) {
+              a.gate.shape = Shape{2, 4, 6};
+            }),
+            "gated_norm: gate: shape [2, 4, 6], expected [2, 3, 8]");
+  EXPECT_EQ(with([](GatedNormArgs& a) { a.gate.data = nullptr; }),
+            "gated_norm: gate: null pointer for shape [2, 3, 8]");
   EXPECT_EQ(with([](GatedNormArgs& a) { a.weight.shape = Shape{7}; }), "gated_norm: weight: shape [7], expected [8]");
   EXPECT_EQ(with([](GatedNormArgs& a) { a.bias.shape = Shape{9}; }), "gated_norm: bias: shape [9], expected [8]");
-  EXPECT_EQ(with([](GatedNormArgs& a) { a.out.stride[2] = 2; }), "gated_norm: out: stride 2 on the last axis, expected 1");
+  EXPECT_EQ(with([](GatedNormArgs& a) { a.out.stride[2] = 2; }),
+            "gated_norm: out: stride 2 on the last axis, expected 1");
   EXPECT_EQ(with([](GatedNormArgs& a) { a.eps = -1; }), "gated_norm: eps: -1, expected >= 0");
   EXPECT_THAT(with([](GatedNormArgs& a) { a.eps = NAN; }), testing::HasSubstr("gated_norm: eps"));
 }

@@ -15,7 +15,9 @@ using GatedNormVariant = Variant<GatedNormArgs, GatedNormDesc>;
 std::span<const GatedNormVariant> gated_norm_variants();
 
 // Scratch of the CPU kernels: one fp32 row per thread, on cache lines of its own.
-KDELTA_INLINE int64_t gated_norm_scratch_stride(const GatedNormDesc& d) { return (d.width + 15) / 16 * 16; }
+KDELTA_INLINE int64_t gated_norm_scratch_stride(const GatedNormDesc& d) {
+  return (d.width + 15) / 16 * 16;
+}
 int64_t gated_norm_cpu_scratch(const GatedNormDesc& d);
 
 #define KDELTA_VARIANT(name, isa, refuse, scratch) \

@@ -15,7 +15,8 @@ struct MoeCombineArgs {
   AnyView out;                   // [T, D] f32 or bf16
 };
 
-// Throws Error(invalid_argument) naming the argument; on the CPU also for a position outside -1..P-1, before anything is written.
+// Throws Error(invalid_argument) naming the argument; on the CPU also for a position outside -1..P-1, before anything
+// is written.
 void moe_combine(const Exec& ex, const MoeCombineArgs& args);
 
 Cost moe_combine_cost(const MoeCombineArgs& args);

@@ -2,6 +2,8 @@
 
 namespace kdelta {
 
-void norm_avx512(const Exec& ex, const NormArgs& args, const NormDesc&, void*) { norm_cpu<simd::Avx512>(ex, args); }
+void norm_avx512(const Exec& ex, const NormArgs& args, const NormDesc&, void*) {
+  norm_cpu<simd::Avx512>(ex, args);
+}
 
 }  // namespace kdelta

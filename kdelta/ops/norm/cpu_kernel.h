@@ -1,5 +1,5 @@
-// The vector kernel of norm over any V of simd.h. One row at a time (common/cpu/rms_norm.h): the sum of squares, then one pass of
-// products while the row is in L1. A row's bits do not depend on how many rows there are.
+// The vector kernel of norm over any V of simd.h. One row at a time (common/cpu/rms_norm.h): the sum of squares, then
+// one pass of products while the row is in L1. A row's bits do not depend on how many rows there are.
 #pragma once
 
 #include "kdelta/ops/common/cpu/parallel.h"
@@ -18,7 +18,8 @@ void norm_cpu(const Exec& ex, const NormArgs& a) {
     dispatch_activation(a.x.dtype, [&](auto in) {
       dispatch_activation(a.out.dtype, [&](auto o) {
         for (int64_t t = begin; t < end; ++t)
-          rms_norm_row<V>(a.x.template at<const decltype(in)>(t), a.weight.data, a.out.template at<decltype(o)>(t), D, a.eps);
+          rms_norm_row<V>(a.x.template at<const decltype(in)>(t), a.weight.data, a.out.template at<decltype(o)>(t), D,
+                          a.eps);
       });
     });
   });

@@ -2,6 +2,8 @@
 
 namespace kdelta {
 
-void norm_portable(const Exec& ex, const NormArgs& args, const NormDesc&, void*) { norm_cpu<simd::Portable>(ex, args); }
+void norm_portable(const Exec& ex, const NormArgs& args, const NormDesc&, void*) {
+  norm_cpu<simd::Portable>(ex, args);
+}
 
 }  // namespace kdelta

@@ -12,7 +12,8 @@ constexpr NormVariant kVariants[] = {
 };
 
 void check(const NormArgs& a) {
-  if (a.x.shape.rank != 2) fail(ErrorCode::invalid_argument, "norm: x: shape ", to_string(a.x.shape), ", expected [T, D]");
+  if (a.x.shape.rank != 2)
+    fail(ErrorCode::invalid_argument, "norm: x: shape ", to_string(a.x.shape), ", expected [T, D]");
   const int64_t T = a.x.dim(0), D = a.x.dim(1);
   if (D == 0) fail(ErrorCode::invalid_argument, "norm: x: width 0");
   expect_activation(a.x, {T, D}, "norm: x");
@@ -23,11 +24,14 @@ void check(const NormArgs& a) {
 
 }  // namespace
 
-std::span<const NormVariant> norm_variants() { return kVariants; }
+std::span<const NormVariant> norm_variants() {
+  return kVariants;
+}
 
 Cost norm_cost(const NormArgs& a) {
   const double n = static_cast<double>(a.x.shape.numel());
-  return {.bytes = n * static_cast<double>(dtype_bytes(a.x.dtype) + dtype_bytes(a.out.dtype)) + 4.0 * static_cast<double>(a.x.dim(1)),
+  return {.bytes = n * static_cast<double>(dtype_bytes(a.x.dtype) + dtype_bytes(a.out.dtype)) +
+                   4.0 * static_cast<double>(a.x.dim(1)),
           .flops = 4 * n};
 }
 

@@ -1,6 +1,6 @@
 // RMS norm of each row:  out[t, d] = weight[d] * x[t, d] / sqrt(mean_d(x[t, d]^2) + eps)
-// Letters: T tokens, D width. Source: Zhang and Sennrich 2019, as the Kimi models use it before every sublayer, on the latents
-// of MLA and on the summed expert output. Statistics and the product are fp32, rounded once to out's dtype.
+// Letters: T tokens, D width. Source: Zhang and Sennrich 2019, as the Kimi models use it before every sublayer, on the
+// latents of MLA and on the summed expert output. Statistics and the product are fp32, rounded once to out's dtype.
 #pragma once
 
 #include "kdelta/core/exec.h"

@@ -16,7 +16,8 @@ void rows(const NormArgs& a) {
     double sum = 0;
     for (int64_t d = 0; d < D; ++d) sum += static_cast<double>(to_float(x[d])) * to_float(x[d]);
     const double scale = 1 / std::sqrt(sum / static_cast<double>(D) + static_cast<double>(a.eps));
-    for (int64_t d = 0; d < D; ++d) out[d] = from_float<Out>(static_cast<float>(scale * to_float(x[d]) * a.weight.data[d]));
+    for (int64_t d = 0; d < D; ++d)
+      out[d] = from_float<Out>(static_cast<float>(scale * to_float(x[d]) * a.weight.data[d]));
   }
 }
 

@@ -16,7 +16,9 @@ class Norm : public test::VariantTest {};
 KDELTA_INSTANTIATE_VARIANTS(Norm, norm_variants());
 
 // Half an ulp of the output's rounding plus the fp32 arithmetic in front of it.
-double bound(DType out) { return out == DType::bf16 ? 0x1p-8 + 1e-6 : 1e-6; }
+double bound(DType out) {
+  return out == DType::bf16 ? 0x1p-8 + 1e-6 : 1e-6;
+}
 
 template <class In, class Out>
 void compare_with_definition(TestExec& ex, const std::string& variant, int64_t T, int64_t D) {
@@ -95,8 +97,10 @@ TEST_P(Norm, StridedRowsEqualDenseOnesAndTheGapIsNeitherReadNorWritten) {
   for (int64_t t = 0; t < T; ++t)
     for (int64_t d = 0; d < D; ++d) wide_in[t * stride + d] = dense[t * D + d];
   norm(ex, {.x = dense.view(), .weight = weight, .out = want.view(), .eps = 1e-6f});
-  norm(ex, {.x = AnyConstView(wide_in.view()).columns(0, D), .weight = weight,
-            .out = AnyView(wide_out.view()).columns(0, D), .eps = 1e-6f});
+  norm(ex, {.x = AnyConstView(wide_in.view()).columns(0, D),
+            .weight = weight,
+            .out = AnyView(wide_out.view()).columns(0, D),
+            .eps = 1e-6f});
   for (int64_t t = 0; t < T; ++t) {
     EXPECT_EQ(std::memcmp(&wide_out[t * stride], &want[t * D], D * sizeof(float)), 0);
     for (int64_t d = D; d < stride; ++d) EXPECT_TRUE(std::isnan(wide_out[t * stride + d]));
@@ -163,7 +167,8 @@ TEST(NormChoice, TakesTheBestRowOfTheProcessorAndObeysForce) {
   d.target.isa = IsaLevel::portable;
   EXPECT_STREQ(choose("norm", rows, d, options).name, "portable");
   options.parse_force("norm:avx512");
-  EXPECT_THAT(test::error_of([&] { choose("norm", rows, d, options); }), testing::HasSubstr("forced variant avx512 refuses"));
+  EXPECT_THAT(test::error_of([&] { choose("norm", rows, d, options); }),
+              testing::HasSubstr("forced variant avx512 refuses"));
   options.parse_force("norm:nonesuch");
   EXPECT_THAT(test::error_of([&] { choose("norm", rows, d, options); }),
               testing::HasSubstr("known: avx512, avx2, portable, reference"));

@@ -14,7 +14,8 @@ struct NormDesc {
 using NormVariant = Variant<NormArgs, NormDesc>;
 std::span<const NormVariant> norm_variants();
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) void norm_##name(const Exec&, const NormArgs&, const NormDesc&, void*);
+#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+  void norm_##name(const Exec&, const NormArgs&, const NormDesc&, void*);
 #include "kdelta/ops/norm/variants.inc"
 #undef KDELTA_VARIANT
 

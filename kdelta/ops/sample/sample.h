@@ -1,8 +1,9 @@
 // From logits to tokens, one independent row per request. Order, as users of llama.cpp and vLLM expect it:
 //   logit bias -> banned ids -> repetition / presence / frequency penalties -> greedy if temperature = 0, else
 //   temperature -> top_k -> top_p -> min_p -> draw
-// Draws use a counter-based generator (Philox4x32-10 keyed by seed, counter = draw index), so a request's tokens do not depend on
-// its neighbours. Ties go to the lower id. Reported log-probabilities are log softmax of the raw logits (before any processing).
+// Draws use a counter-based generator (Philox4x32-10 keyed by seed, counter = draw index), so a request's tokens do not
+// depend on its neighbours. Ties go to the lower id. Reported log-probabilities are log softmax of the raw logits
+// (before any processing).
 #pragma once
 
 #include <span>
@@ -31,10 +32,10 @@ struct LogitBias {
 struct SampleRow {
   SamplingParams params;
   std::span<const LogitBias> bias;
-  std::span<const int32_t> banned;   // ids that may not be chosen (stop ids before min_tokens)
-  std::span<const int32_t> prompt;   // for repetition_penalty
-  std::span<const int32_t> output;   // tokens generated so far; its size is also the draw index
-  int32_t top_logprobs = -1;         // -1: none; n >= 0: the chosen token's and the n best tokens' log-probabilities
+  std::span<const int32_t> banned;  // ids that may not be chosen (stop ids before min_tokens)
+  std::span<const int32_t> prompt;  // for repetition_penalty
+  std::span<const int32_t> output;  // tokens generated so far; its size is also the draw index
+  int32_t top_logprobs = -1;        // -1: none; n >= 0: the chosen token's and the n best tokens' log-probabilities
 };
 
 struct TokenLogprob {
@@ -43,19 +44,19 @@ struct TokenLogprob {
 };
 
 struct SampleResult {
-  int32_t token = -1;                // -1: no usable logit (all NaN or -infinity, or a NaN among the logits): the request must end
-  float logprob = 0;                 // when top_logprobs >= 0
-  std::vector<TokenLogprob> top;     // best first; tokens of probability 0 are left out
+  int32_t token = -1;  // -1: no usable logit (all NaN or -infinity, or a NaN among the logits): the request must end
+  float logprob = 0;   // when top_logprobs >= 0
+  std::vector<TokenLogprob> top;  // best first; tokens of probability 0 are left out
 };
 
 struct SampleArgs {
-  View<const float> logits;          // [M, vocabulary], row stride free; never written
-  std::span<const SampleRow> rows;   // M
-  std::span<SampleResult> results;   // M
+  View<const float> logits;         // [M, vocabulary], row stride free; never written
+  std::span<const SampleRow> rows;  // M
+  std::span<SampleResult> results;  // M
 };
 
-// Throws Error(invalid_argument) for shapes and for parameters out of range, naming row, field and value. A row holding any NaN
-// or +infinity yields token -1 and leaves the others alone: a broken state must not look like an answer.
+// Throws Error(invalid_argument) for shapes and for parameters out of range, naming row, field and value. A row holding
+// any NaN or +infinity yields token -1 and leaves the others alone: a broken state must not look like an answer.
 void sample(const Exec& ex, const SampleArgs& args);
 void check_sampling_params(const SamplingParams& params);
 

@@ -13,8 +13,11 @@ struct Load {
 
 struct Data {
   Data(const Load& load, int64_t C, DType dtype)
-      : x(Device{}, load.N * load.len * C * dtype_bytes(dtype)), out(Device{}, x.bytes()), weight(Device{}, 4 * C * 4),
-        state(Device{}, (load.N + 1) * 3 * C * dtype_bytes(dtype)), accepted(static_cast<size_t>(load.N), 1),
+      : x(Device{}, load.N * load.len * C * dtype_bytes(dtype)),
+        out(Device{}, x.bytes()),
+        weight(Device{}, 4 * C * 4),
+        state(Device{}, (load.N + 1) * 3 * C * dtype_bytes(dtype)),
+        accepted(static_cast<size_t>(load.N), 1),
         fresh(static_cast<size_t>(load.N), 0) {
     for (Buffer* buffer : {&x, &state}) bench::fill(buffer->data(), buffer->bytes());
     for (int64_t i = 0; i < 4 * C; ++i) static_cast<float*>(weight.data())[i] = 0.25f;
@@ -28,15 +31,18 @@ struct Data {
   std::vector<uint8_t> fresh;
 };
 
-// 36864 channels: q, k and v of K3's 96 heads of 128. Input and output are different arrays: the written lines are fetched first,
-// a third transfer that neither the cost nor the update roof counts.
+// 36864 channels: q, k and v of K3's 96 heads of 128. Input and output are different arrays: the written lines are
+// fetched first, a third transfer that neither the cost nor the update roof counts.
 void add_short_conv(const std::string& variant, const Load& load, DType dtype) {
   const int64_t C = 36864, T = load.N * load.len;
   ShortConvArgs shape{.x = AnyConstView(nullptr, dtype, {T, C}), .weight = {nullptr, {4, C}}};
   (load.decode ? shape.seq.n_decode : shape.seq.n_prefill) = static_cast<int>(load.N);
-  bench::add({.op = "short_conv", .variant = variant,
+  bench::add({.op = "short_conv",
+              .variant = variant,
               .shape = str(load.name, " N=", load.N, " len=", load.len, " C=", C, " ", dtype_name(dtype)),
-              .cost = short_conv_cost(shape), .roof = {bench::RoofKind::update, int64_t{512} << 20}, .make = [=] {
+              .cost = short_conv_cost(shape),
+              .roof = {bench::RoofKind::update, int64_t{512} << 20},
+              .make = [=] {
                 auto data = std::make_shared<Data>(load, C, dtype);
                 return [=]() mutable {
                   shape.x = data->x.view(dtype, {T, C});

@@ -1,7 +1,8 @@
 // The vector kernel of short_conv over any V of simd.h. A piece is one tile of channels of one sequence: it walks the
-// sequence's tokens over row pointers (history rows, then input rows), writes the snapshots and at last the window. Only this
-// piece touches these channels of the slot, so nothing has to be saved aside. Channels are independent, and every output is the
-// same chain of operations: the bits depend neither on the tile nor on the split nor on how tokens are grouped.
+// sequence's tokens over row pointers (history rows, then input rows), writes the snapshots and at last the window.
+// Only this piece touches these channels of the slot, so nothing has to be saved aside. Channels are independent, and
+// every output is the same chain of operations: the bits depend neither on the tile nor on the split nor on how tokens
+// are grouped.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +17,9 @@ namespace kdelta {
 
 // Channels of one piece. A piece walks all tokens of its sequence, so small pieces balance the threads.
 inline constexpr int64_t kConvTile = 512;
-// Tokens that share the loads of weights and history: 7 inputs are widened for 4 outputs instead of 16. 8 was slower: rows of
-// K3 lie a multiple of 4 KB apart and share one set of L1. With the 16 registers of AVX2 and SSE a group spills, so there it is
-// 1.
+// Tokens that share the loads of weights and history: 7 inputs are widened for 4 outputs instead of 16. 8 was slower:
+// rows of K3 lie a multiple of 4 KB apart and share one set of L1. With the 16 registers of AVX2 and SSE a group
+// spills, so there it is 1.
 template <class V>
 inline constexpr int kConvGroup = V::kLanes == 16 ? 4 : 1;
 
@@ -32,7 +33,8 @@ KDELTA_INLINE V conv_value(const V (&w)[W], const V* x) {
 
 // B output rows, n lanes at channel c. row[i .. i + W-1] are the inputs of out[i].
 template <class V, int W, bool kSilu, int B, class E>
-KDELTA_INLINE void conv_lanes(const E* const* row, const float* const (&weight)[W], E* const* out, int64_t c, int64_t n) {
+KDELTA_INLINE void conv_lanes(const E* const* row, const float* const (&weight)[W], E* const* out, int64_t c,
+                              int64_t n) {
   V w[W], x[W - 1 + B];
   for (int j = 0; j < W; ++j) w[j] = simd::load_lanes<V>(weight[j] + c, n);
   for (int j = 0; j < W - 1; ++j) x[j] = simd::load_lanes<V>(row[j] + c, n);
@@ -42,7 +44,8 @@ KDELTA_INLINE void conv_lanes(const E* const* row, const float* const (&weight)[
   }
 }
 
-// The same for two whole vectors, which are a cache line of bf16 in AVX-512: a line stored at once need not be fetched first.
+// The same for two whole vectors, which are a cache line of bf16 in AVX-512: a line stored at once need not be fetched
+// first.
 template <class V, int W, bool kSilu, int B, class E>
 KDELTA_INLINE void conv_pair(const E* const* row, const float* const (&weight)[W], E* const* out, int64_t c) {
   constexpr int64_t L = V::kLanes;
@@ -56,7 +59,8 @@ KDELTA_INLINE void conv_pair(const E* const* row, const float* const (&weight)[W
   }
 }
 
-// One tile of one sequence. `part` is the output this tile belongs to, `shift` the channel of x where that output starts.
+// One tile of one sequence. `part` is the output this tile belongs to, `shift` the channel of x where that output
+// starts.
 template <class V, class E, int W, bool kSilu>
 class ConvTile {
  public:
@@ -74,7 +78,9 @@ class ConvTile {
     for (int j = 0; j < W - 1; ++j)
       history[j] = *a_.seq.fresh.at(n) != 0 ? kZeros : slot_row(*a_.seq.slot.at(n, 0), *a_.seq.accepted.at(n) - 1 + j);
     // Input i of the sequence; negative: before this call.
-    auto input = [&](int64_t i) { return i < 0 ? history[W - 1 + i] : a_.x.template at<const E>(begin + i) + channel_; };
+    auto input = [&](int64_t i) {
+      return i < 0 ? history[W - 1 + i] : a_.x.template at<const E>(begin + i) + channel_;
+    };
     constexpr int kGroup = kConvGroup<V>;
     int64_t i = 0;
     for (; i + kGroup <= len; i += kGroup) outputs<kGroup>(input, begin, i);
@@ -83,8 +89,10 @@ class ConvTile {
     for (int64_t q = 0; q < Q; ++q)
       if (*a_.seq.snapshot.at(q, 2) != -1 && *a_.seq.snapshot.at(q, 0) == n)
         save(input, *a_.seq.snapshot.at(q, 2), *a_.seq.snapshot.at(q, 1) - (W - 1), W - 1);
-    if (n < a_.seq.n_prefill) save(input, *a_.seq.slot.at(n, 0), len - (W - 1), W - 1);
-    else save(input, *a_.seq.slot.at(n, 0), -(W - 2), W - 2 + len);
+    if (n < a_.seq.n_prefill)
+      save(input, *a_.seq.slot.at(n, 0), len - (W - 1), W - 1);
+    else
+      save(input, *a_.seq.slot.at(n, 0), -(W - 2), W - 2 + len);
   }
 
  private:
@@ -122,13 +130,16 @@ class ConvTile {
 // Segment n < N is sequence n, segment N the rows that no sequence covers.
 template <class V, class E, int W, bool kSilu>
 void conv_segment(const ShortConvArgs& a, int64_t n, int64_t tile) {
-  const int64_t N = a.seq.count(), parts = a.out.null() ? 3 : 1, P = a.x.dim(1) / parts, tiles = (P + kConvTile - 1) / kConvTile;
+  const int64_t N = a.seq.count(), parts = a.out.null() ? 3 : 1, P = a.x.dim(1) / parts,
+                tiles = (P + kConvTile - 1) / kConvTile;
   const int64_t part = tile / tiles, first = tile % tiles * kConvTile;
   const AnyView& out = parts == 3 ? a.split[static_cast<size_t>(part)] : a.out;
   const ConvTile<V, E, W, kSilu> job(a, out, part * P, first, std::min(kConvTile, P - first));
   const int64_t begin = *a.seq.cu.at(n), end = n < N ? *a.seq.cu.at(n + 1) : a.x.dim(0);
-  if (n == N || *a.seq.slot.at(n, 0) == -1) job.zero(begin, end);
-  else if (begin < end) job.sequence(n, begin, end - begin);
+  if (n == N || *a.seq.slot.at(n, 0) == -1)
+    job.zero(begin, end);
+  else if (begin < end)
+    job.sequence(n, begin, end - begin);
 }
 
 template <class V, class E, int W, bool kSilu>
@@ -142,8 +153,10 @@ void conv_run(const Exec& ex, const ShortConvArgs& a) {
 template <class V, class E, int W>
 void conv_activation(const Exec& ex, const ShortConvArgs& a) {
   switch (a.activation) {
-    case ConvActivation::none: return conv_run<V, E, W, false>(ex, a);
-    case ConvActivation::silu: return conv_run<V, E, W, true>(ex, a);
+    case ConvActivation::none:
+      return conv_run<V, E, W, false>(ex, a);
+    case ConvActivation::silu:
+      return conv_run<V, E, W, true>(ex, a);
   }
   KDELTA_UNREACHABLE("conv activation", a.activation);
 }
@@ -153,10 +166,14 @@ void short_conv_cpu(const Exec& ex, const ShortConvArgs& a) {
   dispatch_activation(a.x.dtype, [&](auto element) {
     using E = decltype(element);
     switch (a.weight.dim(0)) {
-      case 2: return conv_activation<V, E, 2>(ex, a);
-      case 3: return conv_activation<V, E, 3>(ex, a);
-      case 4: return conv_activation<V, E, 4>(ex, a);
-      default: KDELTA_UNREACHABLE("taps", a.weight.dim(0));
+      case 2:
+        return conv_activation<V, E, 2>(ex, a);
+      case 3:
+        return conv_activation<V, E, 3>(ex, a);
+      case 4:
+        return conv_activation<V, E, 4>(ex, a);
+      default:
+        KDELTA_UNREACHABLE("taps", a.weight.dim(0));
     }
   });
 }

@@ -36,8 +36,10 @@ void channel(const ShortConvArgs& a, int64_t n, int64_t c) {
   for (int64_t q = 0; q < Q; ++q)
     if (*a.seq.snapshot.at(q, 2) != -1 && *a.seq.snapshot.at(q, 0) == n)
       save(*a.seq.snapshot.at(q, 2), *a.seq.snapshot.at(q, 1) - (W - 1), W - 1);
-  if (n < a.seq.n_prefill) save(*a.seq.slot.at(n, 0), len - (W - 1), W - 1);
-  else save(*a.seq.slot.at(n, 0), -(W - 2), W - 2 + len);
+  if (n < a.seq.n_prefill)
+    save(*a.seq.slot.at(n, 0), len - (W - 1), W - 1);
+  else
+    save(*a.seq.slot.at(n, 0), -(W - 2), W - 2 + len);
 }
 
 template <class E>
@@ -54,7 +56,8 @@ void short_conv_reference(const Exec&, const ShortConvArgs& a, const ShortConvDe
     const int64_t N = a.seq.count();
     for (int64_t n = 0; n < N; ++n) {
       const int64_t begin = *a.seq.cu.at(n), end = *a.seq.cu.at(n + 1);
-      if (*a.seq.slot.at(n, 0) == -1) zero_rows<E>(a, begin, end);
+      if (*a.seq.slot.at(n, 0) == -1)
+        zero_rows<E>(a, begin, end);
       else if (begin < end)
         for (int64_t c = 0; c < a.x.dim(1); ++c) channel<E>(a, n, c);
     }

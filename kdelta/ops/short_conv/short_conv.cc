@@ -24,7 +24,8 @@ void check_state(const ShortConvArgs& a, int64_t W, int64_t C) {
     refuse("state", str(R, " rows a slot, expected >= ", least, " for ", W, " taps and ", a.seq.columns(), " columns"));
   expect_activation(a.state, {a.state.dim(0), R, C}, "short_conv: state");
   expect_dtype(a.state.dtype, {a.x.dtype}, "short_conv: state");
-  if (a.state.stride[1] != C) refuse("state", str("stride ", a.state.stride[1], " between rows of a slot, expected ", C));
+  if (a.state.stride[1] != C)
+    refuse("state", str("stride ", a.state.stride[1], " between rows of a slot, expected ", C));
 }
 
 void check_out(const ShortConvArgs& a, int64_t T, int64_t C) {
@@ -57,7 +58,9 @@ void check(const ShortConvArgs& a) {
 
 }  // namespace
 
-std::span<const ShortConvVariant> short_conv_variants() { return kVariants; }
+std::span<const ShortConvVariant> short_conv_variants() {
+  return kVariants;
+}
 
 Cost short_conv_cost(const ShortConvArgs& a) {
   const double n = static_cast<double>(a.x.shape.numel()), C = static_cast<double>(a.x.dim(1));

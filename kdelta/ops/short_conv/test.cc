@@ -45,7 +45,8 @@ void compare_with_definition(TestExec& ex, int64_t W, int64_t C, ConvActivation 
         double magnitude;
         const double want =
             conv_definition(w, past, history + t - rows.cu[n], c, activation == ConvActivation::silu, &magnitude);
-        ASSERT_NEAR(to_float(out[t * C + c]), want, bound<E>(want, magnitude)) << "W " << W << " C " << C << " t " << t << " c " << c;
+        ASSERT_NEAR(to_float(out[t * C + c]), want, bound<E>(want, magnitude))
+            << "W " << W << " C " << C << " t " << t << " c " << c;
       }
   }
 }
@@ -94,7 +95,8 @@ TEST_P(ShortConv, SplitOutputsHoldTheBitsOfTheMergedOneAndTheStateIsTheSame) {
     for (int64_t i = 0; i < 3; ++i) {
       EXPECT_TRUE(part[static_cast<size_t>(i)].guards_intact());
       for (int64_t t = 0; t < T; ++t)
-        EXPECT_TRUE(test::equal_rows(part[static_cast<size_t>(i)].data() + t * P, merged.data() + t * 3 * P + i * P, P));
+        EXPECT_TRUE(
+            test::equal_rows(part[static_cast<size_t>(i)].data() + t * P, merged.data() + t * 3 * P + i * P, P));
     }
     EXPECT_TRUE(same_bits(w.state, merged_state));
   }
@@ -150,7 +152,8 @@ TEST_P(ShortConv, EmptySequencesTouchNothingWhereverTheyStand) {
       Guarded<bf16> x = w.inputs(rows.tokens());
       w.run(ex, x, rows);
       for (int64_t slot = 0; slot < 6; ++slot) {
-        const bool written = slot >= 1 && slot <= static_cast<int64_t>(lens.size()) && lens[static_cast<size_t>(slot - 1)] > 0;
+        const bool written =
+            slot >= 1 && slot <= static_cast<int64_t>(lens.size()) && lens[static_cast<size_t>(slot - 1)] > 0;
         EXPECT_NE(w.slot_untouched(slot, before), written) << "slot " << slot;
       }
     }
@@ -188,7 +191,8 @@ TEST_P(ShortConv, NaNReachesOnlyTheTokensUnderItsTapsInItsChannel) {
   x[5 * 20 + 17] = NAN;
   const Guarded<float> out = w.run(ex, x, rows);
   for (int64_t t = 0; t < 10; ++t)
-    for (int64_t c = 0; c < 20; ++c) EXPECT_EQ(std::isnan(out[t * 20 + c]), c == 17 && t >= 5 && t <= 7) << t << ", " << c;
+    for (int64_t c = 0; c < 20; ++c)
+      EXPECT_EQ(std::isnan(out[t * 20 + c]), c == 17 && t >= 5 && t <= 7) << t << ", " << c;
 }
 
 TEST_P(ShortConv, OffsetsPastTwoToThe32ndElementAreExact) {
@@ -223,8 +227,12 @@ TEST(ShortConvRefuses, WrongArgumentsByName) {
     return test::error_of([&] { short_conv(ex, a); });
   };
   EXPECT_EQ(with([](ShortConvArgs&) {}), "no error");
-  EXPECT_EQ(with([&](ShortConvArgs& a) { a.weight = five; }), "short_conv: weight: shape [5, 6], expected [W, C] with 2 to 4 taps");
-  EXPECT_EQ(with([&](ShortConvArgs& a) { a.weight.shape = Shape{4, 5}; }), "short_conv: weight: shape [4, 5], expected [4, 6]");
+  EXPECT_EQ(with([&](ShortConvArgs& a) { a.weight = five; }),
+            "short_conv: weight: shape [5, 6], expected [W, C] with 2 to 4 taps");
+  EXPECT_EQ(with([&](ShortConvArgs& a) {
+              a.weight.shape = Shape{4, 5};
+            }),
+            "short_conv: weight: shape [4, 5], expected [4, 6]");
   EXPECT_EQ(with([&](ShortConvArgs& a) { a.x.dtype = DType::f16; }), "short_conv: x: dtype F16, accepted: F32, BF16");
   EXPECT_EQ(with([&](ShortConvArgs& a) { a.x.shape = Shape{12}; }), "short_conv: x: shape [12], expected [T, C]");
   EXPECT_EQ(with([&](ShortConvArgs& a) { a.state = wrong.view(); }), "short_conv: state: dtype BF16, accepted: F32");
@@ -232,13 +240,17 @@ TEST(ShortConvRefuses, WrongArgumentsByName) {
             "short_conv: state: 3 rows a slot, expected >= 4 for 4 taps and 2 columns");
   EXPECT_EQ(with([&](ShortConvArgs& a) { a.state.stride[1] = 7; }),
             "short_conv: state: stride 7 between rows of a slot, expected 6");
-  EXPECT_EQ(with([&](ShortConvArgs& a) { a.out = {}; }), "short_conv: out: expected either the merged output or all three of split");
+  EXPECT_EQ(with([&](ShortConvArgs& a) { a.out = {}; }),
+            "short_conv: out: expected either the merged output or all three of split");
   EXPECT_EQ(with([&](ShortConvArgs& a) { a.split[1] = part.view(); }),
             "short_conv: out: expected either the merged output or all three of split");
-  EXPECT_EQ(with([&](ShortConvArgs& a) { a.out = {}, a.split = {part.view(), part.view(), out.view()}; }),
+  EXPECT_EQ(with([&](ShortConvArgs& a) {
+              a.out = {}, a.split = {part.view(), part.view(), out.view()};
+            }),
             "short_conv: split: shape [2, 6], expected [2, 2]");
   EXPECT_EQ(with([&](ShortConvArgs& a) { a.out.data = nullptr; }), "short_conv: out: null pointer for shape [2, 6]");
-  EXPECT_EQ(with([&](ShortConvArgs& a) { a.seq.fresh.shape = Shape{2}; }), "short_conv: fresh: shape [2], expected [1]");
+  EXPECT_EQ(with([&](ShortConvArgs& a) { a.seq.fresh.shape = Shape{2}; }),
+            "short_conv: fresh: shape [2], expected [1]");
 }
 
 TEST(ShortConvRefuses, SplitOfAWidthNotDivisibleByThree) {

@@ -10,7 +10,8 @@
 
 namespace kdelta::test {
 
-// The sequences of one step. Only column 0 of a slot row is the convolution's; the other columns hold numbers no pool has.
+// The sequences of one step. Only column 0 of a slot row is the convolution's; the other columns hold numbers no pool
+// has.
 struct ConvRows {
   explicit ConvRows(int columns_ = 1) : columns(columns_) {}
   ConvRows& prefill(int len, int slot, bool fresh_row = false, int accepted_count = 1) {
@@ -27,8 +28,12 @@ struct ConvRows {
   }
   Sequences view() const {
     const auto N = static_cast<int64_t>(fresh.size());
-    Sequences s{.cu = {cu.data(), {N + 1}}, .slot = {slots.data(), {N, columns}}, .accepted = {accepted.data(), {N}},
-                .fresh = {fresh.data(), {N}}, .n_prefill = n_prefill, .n_decode = n_decode};
+    Sequences s{.cu = {cu.data(), {N + 1}},
+                .slot = {slots.data(), {N, columns}},
+                .accepted = {accepted.data(), {N}},
+                .fresh = {fresh.data(), {N}},
+                .n_prefill = n_prefill,
+                .n_decode = n_decode};
     if (!snapshot.empty()) s.snapshot = {snapshot.data(), {static_cast<int64_t>(snapshot.size()) / 3, 3}};
     for (size_t n = 0; n < fresh.size(); ++n) s.max_len = std::max<int64_t>(s.max_len, cu[n + 1] - cu[n]);
     return s;
@@ -66,7 +71,8 @@ struct ConvWorld {
     return {.x = x, .weight = weight, .seq = rows.view(), .state = state.view(), .out = out};
   }
   // The output of a call whose rows are exactly x's.
-  Guarded<E> run(const Exec& ex, Guarded<E>& x, const ConvRows& rows, ConvActivation activation = ConvActivation::silu) {
+  Guarded<E> run(const Exec& ex, Guarded<E>& x, const ConvRows& rows,
+                 ConvActivation activation = ConvActivation::silu) {
     Guarded<E> out({x.shape()[0], C});
     ShortConvArgs a = args(x.view(), out.view(), rows);
     a.activation = activation;
@@ -87,7 +93,8 @@ struct ConvWorld {
   Rng rng;
 };
 
-// Row t of a sequence whose whole history is `past` ([count, C], nothing before it), in fp64; magnitude: sum of |terms|.
+// Row t of a sequence whose whole history is `past` ([count, C], nothing before it), in fp64; magnitude: sum of
+// |terms|.
 template <class E>
 double conv_definition(const ConvWorld<E>& w, const std::vector<const E*>& past, int64_t t, int64_t c, bool silu,
                        double* magnitude) {

@@ -46,11 +46,14 @@ void cuts_equal_one_call(TestExec& ex, int64_t W) {
       if (end < T && (mask >> (end - 1) & 1) == 0) continue;
       ConvRows rows;
       const int len = static_cast<int>(end - begin);
-      if (len == 1 && mask % 2 == 0) rows.decode(len, 2, 1, begin == 0);
-      else rows.prefill(len, 2, begin == 0);
+      if (len == 1 && mask % 2 == 0)
+        rows.decode(len, 2, 1, begin == 0);
+      else
+        rows.prefill(len, 2, begin == 0);
       Guarded<E> piece = test::rows_of(x, begin, len);
       const Guarded<E> out = cut.run(ex, piece, rows);
-      ASSERT_TRUE(test::equal_rows(out.data(), want.data() + begin * C, len * C)) << "cuts " << mask << " tokens from " << begin;
+      ASSERT_TRUE(test::equal_rows(out.data(), want.data() + begin * C, len * C))
+          << "cuts " << mask << " tokens from " << begin;
       ASSERT_TRUE(window_is(cut, 2, 0, x, end)) << "cuts " << mask << " after " << end;
       begin = end;
     }
@@ -86,8 +89,9 @@ TEST_P(ShortConvWindow, AFreshRowWithoutTokensWritesNothing) {
   EXPECT_TRUE(same_bits(w.state, before));
 }
 
-// A request that verifies drafts: of the L tokens of a step only the first m are true, the others are drafts that get rejected.
-// `steps` are (L, m); the last step may be any mixture. Everything is compared with the history of accepted tokens alone.
+// A request that verifies drafts: of the L tokens of a step only the first m are true, the others are drafts that get
+// rejected. `steps` are (L, m); the last step may be any mixture. Everything is compared with the history of accepted
+// tokens alone.
 template <class E>
 void verify_steps(TestExec& ex, int64_t W, const std::vector<std::pair<int, int>>& steps) {
   constexpr int64_t C = 21, prompt = 5;
@@ -109,7 +113,8 @@ void verify_steps(TestExec& ex, int64_t W, const std::vector<std::pair<int, int>
     std::memcpy(tokens.data(), x.data() + done * C, static_cast<size_t>(m * C) * sizeof(E));
     ConvRows rows(columns);
     const Guarded<E> out = w.run(ex, tokens, rows.decode(L, 1, accepted));
-    ASSERT_TRUE(test::equal_rows(out.data(), want.data() + done * C, m * C)) << "after " << done << " tokens, L " << L << " m " << m;
+    ASSERT_TRUE(test::equal_rows(out.data(), want.data() + done * C, m * C))
+        << "after " << done << " tokens, L " << L << " m " << m;
     done += m;
     accepted = m;
     ASSERT_TRUE(window_is(w, 1, accepted - 1, x, done)) << "after " << done << " tokens, L " << L << " m " << m;
@@ -149,8 +154,10 @@ TEST_P(ShortConvWindow, DraftsNextToAPrefillAndAPlainDecodeDisturbNeither) {
   for (int n = 0; n < 3; ++n) {
     w.state = before;
     ConvRows one(3);
-    if (n == 0) one.prefill(5, 1, true);
-    else one.decode(n == 1 ? 3 : 1, n + 1, n + 1);
+    if (n == 0)
+      one.prefill(5, 1, true);
+    else
+      one.decode(n == 1 ? 3 : 1, n + 1, n + 1);
     Guarded<bf16> rows = test::rows_of(x, begin[n], begin[n + 1] - begin[n]);
     const Guarded<bf16> alone = w.run(ex, rows, one);
     EXPECT_TRUE(test::equal_rows(alone.data(), out.data() + begin[n] * C, alone.size()));
@@ -172,7 +179,8 @@ TEST_P(ShortConvWindow, ASnapshotIsTheWindowOfARunCutThere) {
       cut.run(ex, head, first.prefill(at, 1, false, 2));
       EXPECT_TRUE(test::equal_rows(w.window(4, 0), cut.window(1, 0), (W - 1) * C)) << "W " << W << " at " << at;
       EXPECT_TRUE(test::equal_rows(w.window(5, 0), w.window(1, 0), (W - 1) * C));
-      EXPECT_TRUE(test::equal_rows(w.window(4, W - 1), before.data() + (4 * w.R + W - 1) * C, C)) << "only W-1 rows are saved";
+      EXPECT_TRUE(test::equal_rows(w.window(4, W - 1), before.data() + (4 * w.R + W - 1) * C, C))
+          << "only W-1 rows are saved";
       for (int64_t slot : {0, 2, 3}) EXPECT_TRUE(w.slot_untouched(slot, before));
     }
   }

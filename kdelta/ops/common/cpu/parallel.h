@@ -1,5 +1,5 @@
-// Loops over an engine's thread team. Which thread does which piece never changes a result: pieces are independent and every
-// reduction stays inside one piece.
+// Loops over an engine's thread team. Which thread does which piece never changes a result: pieces are independent and
+// every reduction stays inside one piece.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 namespace kdelta {
 
-// f(begin, end) over [0, n) in pieces of `grain`, handed out first come first served so that a descheduled thread does not hold
-// up the rest. One thread or one piece: runs inline.
+// f(begin, end) over [0, n) in pieces of `grain`, handed out first come first served so that a descheduled thread does
+// not hold up the rest. One thread or one piece: runs inline.
 template <class F>
 inline void parallel_for(const Exec& ex, int64_t n, int64_t grain, F&& f) {
   if (n <= 0) return;

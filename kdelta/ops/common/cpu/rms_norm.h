@@ -1,5 +1,6 @@
-// RMS norm of one row over any V of simd.h, shared by norm and by the ops that end in one: the same code gives the same bits,
-// so a fused norm equals a separate call. Sum of squares in four accumulators, in an order that depends on D and V alone.
+// RMS norm of one row over any V of simd.h, shared by norm and by the ops that end in one: the same code gives the same
+// bits, so a fused norm equals a separate call. Sum of squares in four accumulators, in an order that depends on D and
+// V alone.
 #pragma once
 
 #include "kdelta/ops/common/cpu/simd.h"
@@ -42,7 +43,8 @@ KDELTA_INLINE void rms_norm_row(const In* x, const float* weight, Out* out, int6
   const V scale = V::set1(rms_scale<V>(x, D, eps));
   int64_t d = 0;
   for (; d + 2 * L <= D; d += 2 * L)
-    V::store_pair(V::load(x + d) * scale * V::load(weight + d), V::load(x + d + L) * scale * V::load(weight + d + L), out + d);
+    V::store_pair(V::load(x + d) * scale * V::load(weight + d), V::load(x + d + L) * scale * V::load(weight + d + L),
+                  out + d);
   for (; d < D; d += L) {
     const int64_t n = D - d < L ? D - d : L;
     simd::store_lanes(simd::load_lanes<V>(x + d, n) * scale * simd::load_lanes<V>(weight + d, n), out + d, n);

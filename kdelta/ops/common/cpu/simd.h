@@ -1,13 +1,14 @@
-// One vector type per instruction set with the same members, so that a kernel body is written once as a template over V and
-// instantiated in cpu_portable.cc, cpu_avx2.cc and cpu_avx512.cc. A template instance carries the type in its symbol name, so
-// the linker can never hand AVX-512 code to an older processor; plain helpers must be KDELTA_INLINE for the same reason.
+// One vector type per instruction set with the same members, so that a kernel body is written once as a template over V
+// and instantiated in cpu_portable.cc, cpu_avx2.cc and cpu_avx512.cc. A template instance carries the type in its
+// symbol name, so the linker can never hand AVX-512 code to an older processor; plain helpers must be KDELTA_INLINE for
+// the same reason.
 //
-// Members: kLanes; zero(), set1(x), load(p), load_n(p, n), store(p), store_n(p, n) for float and bf16 memory (no alignment
-// needed; the _n forms touch only n elements, 1 <= n <= kLanes, and load zeros beyond), + - * /, fma(a, b, c) = a*b + c, min,
-// max (the second operand when either is NaN), sqrt, abs, round() to nearest even below 2^22, pow2i() = 2^x for integers x in
-// -126..127, ldexp(x, n) = x * 2^n for integers n in -252..254, sum() (fixed order), max_lane(), select_gt(a, b, x, y) = a > b
-// ? x : y per lane, all_gt(a, b), store_pair(a, b, p) = two stores in a row (one cache line of bf16 in AVX-512). A store to
-// bf16 is to_bf16 of dtype.h: ties to even, NaN stays NaN.
+// Members: kLanes; zero(), set1(x), load(p), load_n(p, n), store(p), store_n(p, n) for float and bf16 memory (no
+// alignment needed; the _n forms touch only n elements, 1 <= n <= kLanes, and load zeros beyond), + - * /, fma(a, b, c)
+// = a*b + c, min, max (the second operand when either is NaN), sqrt, abs, round() to nearest even below 2^22, pow2i() =
+// 2^x for integers x in -126..127, ldexp(x, n) = x * 2^n for integers n in -252..254, sum() (fixed order), max_lane(),
+// select_gt(a, b, x, y) = a > b ? x : y per lane, all_gt(a, b), store_pair(a, b, p) = two stores in a row (one cache
+// line of bf16 in AVX-512). A store to bf16 is to_bf16 of dtype.h: ties to even, NaN stays NaN.
 #pragma once
 
 #include <cmath>
@@ -76,16 +77,20 @@ struct Portable {
     const auto m = a.v > b.v;
     return (m[0] & m[1] & m[2] & m[3]) != 0;
   }
-  static KDELTA_INLINE Portable select_gt(Portable a, Portable b, Portable x, Portable y) { return {a.v > b.v ? x.v : y.v}; }
+  static KDELTA_INLINE Portable select_gt(Portable a, Portable b, Portable x, Portable y) {
+    return {a.v > b.v ? x.v : y.v};
+  }
   KDELTA_INLINE Portable sqrt() const { return {Raw{sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}}; }
   KDELTA_INLINE Portable abs() const { return {Raw{fabsf(v[0]), fabsf(v[1]), fabsf(v[2]), fabsf(v[3])}}; }
   KDELTA_INLINE Portable round() const {
-    // Adding 1.5 * 2^23 leaves no bits behind the point; from 2^22 on every float is close enough to be an integer or half of
-    // one.
+    // Adding 1.5 * 2^23 leaves no bits behind the point; from 2^22 on every float is close enough to be an integer or
+    // half of one.
     const Raw rounded = (v + kMagic) - kMagic;
     return {abs().v < 4194304.0f ? rounded : v};
   }
-  KDELTA_INLINE Portable pow2i() const { return {reinterpret_cast<Raw>((reinterpret_cast<Bits>(v + kMagic) + 127u) << 23)}; }
+  KDELTA_INLINE Portable pow2i() const {
+    return {reinterpret_cast<Raw>((reinterpret_cast<Bits>(v + kMagic) + 127u) << 23)};
+  }
   static KDELTA_INLINE Portable ldexp(Portable x, Portable n) {
     const Portable half = (n * set1(0.5f)).round();
     return x * half.pow2i() * (n - half).pow2i();
@@ -120,7 +125,8 @@ struct Avx2 {
   KDELTA_INLINE __m256i rounded_lower() const {
     const __m256i u = _mm256_castps_si256(v), upper = _mm256_srli_epi32(u, 16);
     const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    const __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
     const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
     return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
   }
@@ -189,7 +195,9 @@ struct Avx512 {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
   }
   static KDELTA_INLINE Avx512 load(const float* p) { return {_mm512_loadu_ps(p)}; }
-  static KDELTA_INLINE Avx512 load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static KDELTA_INLINE Avx512 load(const bf16* p) {
+    return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
   static KDELTA_INLINE Avx512 load_n(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(mask(n), p)}; }
   static KDELTA_INLINE Avx512 load_n(const bf16* p, int64_t n) { return widen(_mm256_maskz_loadu_epi16(mask(n), p)); }
   // As to_bf16, in the upper half of each element.
@@ -199,7 +207,8 @@ struct Avx512 {
     r = _mm512_mask_add_epi32(r, _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), r, _mm512_set1_epi32(1));
     return _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u, _mm512_set1_epi32(0x400000));
   }
-  // Odd 16-bit elements of two vectors: one permutation in place of a shift and a narrowing move (two steps on Zen) for each.
+  // Odd 16-bit elements of two vectors: one permutation in place of a shift and a narrowing move (two steps on Zen) for
+  // each.
   static KDELTA_INLINE __m512i upper_halves(__m512i low, __m512i high) {
     const __m512i odd = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33,  //
                                          31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
@@ -230,7 +239,9 @@ struct Avx512 {
   }
   KDELTA_INLINE Avx512 sqrt() const { return {_mm512_sqrt_ps(v)}; }
   KDELTA_INLINE Avx512 abs() const { return {_mm512_abs_ps(v)}; }
-  KDELTA_INLINE Avx512 round() const { return {_mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+  KDELTA_INLINE Avx512 round() const {
+    return {_mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+  }
   KDELTA_INLINE Avx512 pow2i() const {
     const __m512i n = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(127));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(n, 23))};
@@ -251,15 +262,18 @@ struct Avx512 {
 };
 #endif
 
-// n lanes, 1 <= n <= kLanes: with a constant n = kLanes the choice folds away, so one body serves the main loop and the tail.
+// n lanes, 1 <= n <= kLanes: with a constant n = kLanes the choice folds away, so one body serves the main loop and the
+// tail.
 template <class V, class T>
 KDELTA_INLINE V load_lanes(const T* p, int64_t n) {
   return n == V::kLanes ? V::load(p) : V::load_n(p, n);
 }
 template <class V, class T>
 KDELTA_INLINE void store_lanes(V v, T* p, int64_t n) {
-  if (n == V::kLanes) v.store(p);
-  else v.store_n(p, n);
+  if (n == V::kLanes)
+    v.store(p);
+  else
+    v.store_n(p, n);
 }
 
 }  // namespace kdelta::simd

@@ -1,6 +1,6 @@
-// Elementary functions over the vector types of simd.h. Each covers every float: infinities and denormals as in <cmath>, NaN
-// stays NaN. Worst error against fp64 over every 31st float, in ulp: exp 1.01, sigmoid 2.44, silu 2.33, tanh 1.51 (test_simd.cc
-// holds them to it).
+// Elementary functions over the vector types of simd.h. Each covers every float: infinities and denormals as in
+// <cmath>, NaN stays NaN. Worst error against fp64 over every 31st float, in ulp: exp 1.01, sigmoid 2.44, silu 2.33,
+// tanh 1.51 (test_simd.cc holds them to it).
 #pragma once
 
 #include "kdelta/ops/common/cpu/simd.h"
@@ -10,7 +10,8 @@ namespace kdelta::simd {
 // Cody-Waite reduction and a degree-6 polynomial.
 template <class V>
 KDELTA_INLINE V exp(V x) {
-  // Outside these bounds the result is 0 or infinity, and ldexp makes it so. The bound comes first: it keeps x when x is NaN.
+  // Outside these bounds the result is 0 or infinity, and ldexp makes it so. The bound comes first: it keeps x when x
+  // is NaN.
   const V c = V::max(V::set1(-104.0f), V::min(V::set1(89.0f), x));
   const V n = (c * V::set1(1.44269504f)).round();
   V r = V::fma(n, V::set1(-0.693359375f), c);
@@ -42,8 +43,8 @@ struct Ratio {
   V top, bottom;  // bottom in 1..2
 };
 
-// tanh(x) = (1 - e^-2|x|) / (1 + e^-2|x|) with x's sign away from 0; a polynomial in x^2 near it, where that form cancels. Odd,
-// bit for bit.
+// tanh(x) = (1 - e^-2|x|) / (1 + e^-2|x|) with x's sign away from 0; a polynomial in x^2 near it, where that form
+// cancels. Odd, bit for bit.
 template <class V>
 KDELTA_INLINE Ratio<V> tanh_ratio(V x) {
   const V one = V::set1(1.0f), limit = V::set1(0.625f), a = x.abs(), s = x * x;
@@ -56,7 +57,8 @@ KDELTA_INLINE Ratio<V> tanh_ratio(V x) {
   // The usual case of a soft cap; each lane gets the same bits either way.
   if (V::all_gt(limit, a)) return {small, one};
   const V e = exp(V::zero() - (a + a)), t = one - e;
-  return {V::select_gt(limit, a, small, V::select_gt(V::zero(), x, V::zero() - t, t)), V::select_gt(limit, a, one, one + e)};
+  return {V::select_gt(limit, a, small, V::select_gt(V::zero(), x, V::zero() - t, t)),
+          V::select_gt(limit, a, one, one + e)};
 }
 
 template <class V>

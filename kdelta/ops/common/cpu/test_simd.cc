@@ -13,7 +13,9 @@
 
 namespace kdelta::test {
 
-void PrintTo(const SimdProbe& p, std::ostream* out) { *out << p.name; }  // for GoogleTest
+void PrintTo(const SimdProbe& p, std::ostream* out) {
+  *out << p.name;
+}  // for GoogleTest
 
 namespace {
 
@@ -35,12 +37,15 @@ class Simd : public testing::TestWithParam<SimdProbe> {
     return y;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Isa, Simd, testing::ValuesIn(runnable_probes()), [](const auto& row) { return row.param.name; });
+INSTANTIATE_TEST_SUITE_P(Isa, Simd, testing::ValuesIn(runnable_probes()),
+                         [](const auto& row) { return row.param.name; });
 
-uint32_t bits(float x) { return std::bit_cast<uint32_t>(x); }
+uint32_t bits(float x) {
+  return std::bit_cast<uint32_t>(x);
+}
 
-// Distance of y from the exact value in units of the last place of the exact value's float (denormals: of the smallest float);
-// 0 within `floor` of it.
+// Distance of y from the exact value in units of the last place of the exact value's float (denormals: of the smallest
+// float); 0 within `floor` of it.
 double ulp_error(float y, double exact, double floor) {
   const float rounded = static_cast<float>(exact);
   if (std::isnan(exact)) return std::isnan(y) ? 0 : 1e30;
@@ -69,16 +74,32 @@ double worst_ulp(SimdProbe::Map f, double (*exact)(double), double floor = 0, ui
   return worst;
 }
 
-double exact_exp(double x) { return std::exp(x); }
-double exact_sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double exact_silu(double x) { return x / (1 + std::exp(-x)); }
-double exact_tanh(double x) { return std::tanh(x); }
+double exact_exp(double x) {
+  return std::exp(x);
+}
+double exact_sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+double exact_silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+double exact_tanh(double x) {
+  return std::tanh(x);
+}
 
 // Below x = -88.7 e^-x is infinite, and sigmoid and SiLU are 0 where the exact values are at most 3e-39 and 3e-37.
-TEST_P(Simd, ExpIsWithinItsErrorOverAllFloats) { EXPECT_LE(worst_ulp(p.exp, exact_exp), 1.1); }
-TEST_P(Simd, SigmoidIsWithinItsErrorOverAllFloats) { EXPECT_LE(worst_ulp(p.sigmoid, exact_sigmoid, 3e-39), 2.6); }
-TEST_P(Simd, SiluIsWithinItsErrorOverAllFloats) { EXPECT_LE(worst_ulp(p.silu, exact_silu, 3e-37), 2.6); }
-TEST_P(Simd, TanhIsWithinItsErrorOverAllFloats) { EXPECT_LE(worst_ulp(p.tanh, exact_tanh), 1.6); }
+TEST_P(Simd, ExpIsWithinItsErrorOverAllFloats) {
+  EXPECT_LE(worst_ulp(p.exp, exact_exp), 1.1);
+}
+TEST_P(Simd, SigmoidIsWithinItsErrorOverAllFloats) {
+  EXPECT_LE(worst_ulp(p.sigmoid, exact_sigmoid, 3e-39), 2.6);
+}
+TEST_P(Simd, SiluIsWithinItsErrorOverAllFloats) {
+  EXPECT_LE(worst_ulp(p.silu, exact_silu, 3e-37), 2.6);
+}
+TEST_P(Simd, TanhIsWithinItsErrorOverAllFloats) {
+  EXPECT_LE(worst_ulp(p.tanh, exact_tanh), 1.6);
+}
 
 TEST_P(Simd, TanhIsOddBitForBit) {
   for (float x = 1e-30f; x < 100; x *= 1.0137f) ASSERT_EQ(bits(one(p.tanh, -x)), bits(-one(p.tanh, x))) << x;

@@ -1,5 +1,5 @@
-// The members of a vector type behind function pointers, so that one test drives every instruction set: each is instantiated in
-// a file of its own (test_simd_<isa>.cc) with that set's flags.
+// The members of a vector type behind function pointers, so that one test drives every instruction set: each is
+// instantiated in a file of its own (test_simd_<isa>.cc) with that set's flags.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,8 @@
 
 namespace kdelta::test {
 
-SimdProbe simd_probe_avx512() { return simd_probe<simd::Avx512>("avx512", IsaLevel::avx512); }
+SimdProbe simd_probe_avx512() {
+  return simd_probe<simd::Avx512>("avx512", IsaLevel::avx512);
+}
 
 }  // namespace kdelta::test

@@ -2,6 +2,8 @@
 
 namespace kdelta::test {
 
-SimdProbe simd_probe_portable() { return simd_probe<simd::Portable>("portable", IsaLevel::portable); }
+SimdProbe simd_probe_portable() {
+  return simd_probe<simd::Portable>("portable", IsaLevel::portable);
+}
 
 }  // namespace kdelta::test

@@ -14,9 +14,9 @@ void simd_map(const float* x, float* y, int64_t n) {
   if (n > 0) F::of(V::load_n(x, n)).store_n(y, n);
 }
 
-#define KDELTA_SIMD_FUNCTION(Name, expression) \
-  template <class V>                           \
-  struct Name {                                \
+#define KDELTA_SIMD_FUNCTION(Name, expression)            \
+  template <class V>                                      \
+  struct Name {                                           \
     static KDELTA_INLINE V of(V x) { return expression; } \
   };
 KDELTA_SIMD_FUNCTION(SimdExp, simd::exp(x))
