@@ -81,7 +81,8 @@ class Session {
         for (const ChatToolCall& call : reply.calls) {
           fmt::print(stderr, "[the model calls {}({})]\n", call.name, call.arguments);
           const auto result = input.read("result> ");
-          messages_.push_back({.role = "tool", .content = result.value_or(""), .name = call.name, .call_id = call.id});
+          if (!result) throw std::runtime_error("end of input instead of the result of " + call.name);
+          messages_.push_back({.role = "tool", .content = *result, .name = call.name, .call_id = call.id});
         }
       }
     } catch (...) {
@@ -92,7 +93,7 @@ class Session {
 
   ChatReply answer() {
     interrupted = false;
-    std::signal(SIGINT, interrupt_handler);
+    catch_interrupts();
     GenerateOptions options = generate_options(engine_, o_.sampling);
     options.cancel = &interrupted;
     ProgressBar bar("prefill");
@@ -181,6 +182,10 @@ class Session {
 }  // namespace
 
 int chat(const ChatFlags& o) {
+  if (o.json && !o.prompt) {
+    fmt::print(stderr, "chat: --json goes with --prompt\n");
+    return kExitUsage;
+  }
   Session session(o);
   return o.prompt ? session.once(*o.prompt) : session.interactive();
 }

@@ -83,5 +83,6 @@ int logits(const LogitsFlags& options);
 // Ctrl-C: set by the signal handler that main() installs.
 extern std::atomic<bool> interrupted;
 extern "C" void interrupt_handler(int);
+void catch_interrupts();
 
 }  // namespace kdelta::cli

@@ -17,6 +17,7 @@ int logits(const LogitsFlags& o) {
     options.dump.insert(o.dump.substr(at, comma - at));
     at = comma + 1;
   }
+  options.cancel = &interrupted;
   Engine engine = load_engine(load, true);
   engine.logits(ids, options);
   fmt::print(stderr, "{} positions written to {}\n", ids.size(), options.out);

@@ -15,9 +15,15 @@ extern "C" void interrupt_handler(int) {
   if (interrupted.exchange(true)) std::_Exit(kExitInterrupted);
 }
 
+void catch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = interrupt_handler;
+  sigaction(SIGINT, &action, nullptr);  // without SA_RESTART: a read from a terminal or a pipe ends
+}
+
 namespace {
 
-// Every flag is also an environment variable: --max-tokens is KDELTA_ARG_MAX_TOKENS.
+// Every flag is also an environment variable under its first long name: --max-tokens is KDELTA_ARG_MAX_TOKENS.
 void name_environment(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     if (option->get_lnames().empty() || option->get_lnames().front() == "help") continue;
@@ -77,7 +83,7 @@ class Program {
   Program() {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", "kdelta " + version());
-    app_.failure_message(CLI::FailureMessage::help);
+    app_.failure_message(CLI::FailureMessage::simple);
     add_run();
     add_chat();
     add_inspect();
@@ -96,10 +102,14 @@ class Program {
       return status == 0 ? 0 : kExitUsage;
     }
     try {
-      return command_();
+      const int status = command_();
+      // A full disk or a closed pipe must not look like success.
+      if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+        throw std::runtime_error("cannot write to standard output");
+      return status;
     } catch (const std::exception& e) {
-      std::fprintf(stderr, "kdelta: %s\n", e.what());
-      return kExitFailed;
+      std::fprintf(stderr, "kdelta: %s\n", interrupted ? "interrupted" : e.what());
+      return interrupted ? kExitInterrupted : kExitFailed;
     }
   }
 
@@ -175,9 +185,16 @@ class Program {
     CLI::App& c = command("bench", "Tokens per second: pp = prompt processing, tg = token generation",
                           [this] { return bench(bench_); });
     add_load(c, bench_.load);
-    c.add_option("-p,--n-prompt", bench_.prompt, "Prompt lengths, by commas")->delimiter(',')->capture_default_str();
-    c.add_option("-n,--n-gen", bench_.generate, "Generated tokens, by commas")->delimiter(',')->capture_default_str();
+    c.add_option("-p,--n-prompt", bench_.prompt, "Prompt lengths, by commas")
+        ->check(CLI::NonNegativeNumber)
+        ->delimiter(',')
+        ->capture_default_str();
+    c.add_option("-n,--n-gen", bench_.generate, "Generated tokens, by commas")
+        ->check(CLI::NonNegativeNumber)
+        ->delimiter(',')
+        ->capture_default_str();
     c.add_option("-d,--n-depth", bench_.depth, "Tokens before, multiples of the step's tokens")
+        ->check(CLI::NonNegativeNumber)
         ->delimiter(',')
         ->capture_default_str();
     c.add_option("-r,--repetitions", bench_.repetitions, "Repetitions")
@@ -214,7 +231,7 @@ class Program {
 }  // namespace kdelta::cli
 
 int main(int argc, char** argv) {
-  std::signal(SIGINT, kdelta::cli::interrupt_handler);
+  kdelta::cli::catch_interrupts();
   kdelta::cli::Program program;
   return program.main(argc, argv);
 }

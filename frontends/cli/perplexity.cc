@@ -14,8 +14,8 @@ int perplexity(const PerplexityOptions& o) {
   const std::vector<int32_t> ids =
       o.ids.empty() ? engine.tokenize(read_text(o.file.empty() ? "-" : o.file)) : parse_ids(o.ids);
   ProgressBar bar("perplexity");
-  const Perplexity p =
-      engine.perplexity(ids, o.window, [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); });
+  const Perplexity p = engine.perplexity(
+      ids, o.window, [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); }, &interrupted);
   if (p.tokens == 0) throw std::runtime_error("perplexity: needs at least two tokens");
   if (o.json)
     fmt::print("{{\"perplexity\":{:.6f},\"nll\":{:.6f},\"tokens\":{},\"window\":{}}}\n", p.value(), p.nll, p.tokens,

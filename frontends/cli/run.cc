@@ -81,7 +81,7 @@ int run(const RunOptions& o) {
   else if (engine.has_tokenizer())
     fmt::print("\n");
   if (!o.quiet) {
-    const auto rate = [](int64_t n, double s) { return s > 0 ? static_cast<double>(n) / s : 0; };
+    const auto rate = [](int64_t n, double s) { return s > 0 && n > 0 ? static_cast<double>(n) / s : 0; };
     const auto generated = static_cast<int64_t>(g.tokens.size());
     fmt::print(stderr,
                "\nprompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; ended by {}; seed {}\n",

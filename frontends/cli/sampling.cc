@@ -7,6 +7,13 @@
 namespace kdelta::cli {
 namespace {
 
+// The whole of [begin, end) as one number that its type holds.
+template <class T>
+bool parses(const char* begin, const char* end, T& value) {
+  const auto r = std::from_chars(begin, end, value);
+  return r.ec == std::errc() && r.ptr == end;
+}
+
 // "ID=BIAS" or "ID+BIAS" / "ID-BIAS" (llama.cpp's spelling).
 void add_bias(const std::string& text, GenerateOptions& o) {
   const size_t cut = text.find_first_of("=+-");
@@ -14,9 +21,8 @@ void add_bias(const std::string& text, GenerateOptions& o) {
   int32_t id = -1;
   float bias = 0;
   const char* end = text.data() + text.size();
-  const bool ok = cut != std::string::npos && cut > 0 &&
-                  std::from_chars(text.data(), text.data() + cut, id).ptr == text.data() + cut &&
-                  std::from_chars(text.data() + value, end, bias).ptr == end && value < text.size();
+  const bool ok = cut != std::string::npos && cut > 0 && parses(text.data(), text.data() + cut, id) &&
+                  parses(text.data() + value, end, bias) && value < text.size();
   if (!ok) throw std::runtime_error("logit-bias: '" + text + "', expected ID=BIAS");
   o.logit_bias[id] = bias;
 }

@@ -11,6 +11,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "frontends/cli/commands.h"
+
 namespace kdelta::cli {
 
 using Clock = std::chrono::steady_clock;
@@ -51,7 +53,10 @@ std::string human_bytes(double bytes) {
 Engine load_engine(LoadOptions options, bool quiet) {
   Engine engine = [&] {
     ProgressBar bar("loading");
-    options.progress = [&](int64_t done, int64_t total) { bar.update(done, total, "B"); };
+    options.progress = [&](int64_t done, int64_t total) {
+      if (interrupted) throw std::runtime_error("interrupted");
+      bar.update(done, total, "B");
+    };
     return Engine::load(options);
   }();
   if (quiet) return engine;

@@ -15,6 +15,11 @@ namespace kdelta {
 namespace {
 
 constexpr int64_t kDefaultMaxLength = 32768;
+constexpr int kMostThreads = 1024;
+// Ops that choose a variant, for --force; a mistyped name must not run the default quietly.
+constexpr std::string_view kOps[] = {"activation", "attn_res", "embed",  "gated_norm", "grouped_linear",
+                                     "kda",        "linear",   "mla",    "mla_append", "moe_combine",
+                                     "norm",       "router",   "sample", "short_conv"};
 
 DType parse_float_type(const std::string& name, const char* option) {
   if (name == "bf16" || name == "bfloat16") return DType::bf16;
@@ -29,6 +34,12 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const ModelConfig& mod
   c.options.threads = o.threads;
   if (!o.isa.empty()) c.options.isa = std::min(parse_isa(o.isa), detect_isa());
   c.options.parse_force(o.force);
+  for (const auto& [op, variant] : c.options.force)
+    if (std::find(std::begin(kOps), std::end(kOps), op) == std::end(kOps))
+      fail(ErrorCode::invalid_argument, "force: no op '", op, "'");
+  if (o.threads < 0 || o.threads > kMostThreads)
+    fail(ErrorCode::invalid_argument, "threads: ", o.threads, ", expected 0 to ", kMostThreads);
+  if (o.max_length < 0) fail(ErrorCode::invalid_argument, "max_length: ", o.max_length, ", expected >= 0");
   c.max_length = o.max_length;
   if (c.max_length <= 0)
     c.max_length = model.max_positions > 0 ? std::min(model.max_positions, kDefaultMaxLength) : kDefaultMaxLength;
@@ -47,11 +58,14 @@ std::vector<int32_t> find_end_ids(const std::string& directory, const ModelConfi
   const std::string path = directory + "/generation_config.json";
   if (std::filesystem::exists(path)) {
     const auto r = JsonReader::open(path);
-    const auto kind = r.kind("eos_token_id");
-    if (kind == Json::Kind::integer)
-      ids.push_back(static_cast<int32_t>(r.get_in("eos_token_id", 0, config.vocab_size - 1)));
-    if (kind == Json::Kind::array)
-      for (int64_t id : r.get<std::vector<int64_t>>("eos_token_id")) ids.push_back(static_cast<int32_t>(id));
+    if (r.kind("eos_token_id") == Json::Kind::array) {
+      for (int64_t id : r.get<std::vector<int64_t>>("eos_token_id")) {
+        if (id < 0 || id >= config.vocab_size) r.refuse("eos_token_id", str("ids within 0..", config.vocab_size - 1));
+        ids.push_back(static_cast<int32_t>(id));
+      }
+    } else if (const auto id = r.find_in("eos_token_id", 0, config.vocab_size - 1)) {
+      ids.push_back(static_cast<int32_t>(*id));
+    }
   }
   if (tokenizer)
     for (const char* name : {"<|end_of_msg|>", "<|im_end|>", "[EOS]"})

@@ -104,9 +104,10 @@ struct ChatReply {
 using OnChatDelta = std::function<void(const std::string& reasoning, const std::string& content)>;
 
 struct LogitsOptions {
-  std::string out;             // safetensors file
-  int64_t chunk = 0;           // tokens per piece, 0: the engine's own cuts
-  std::set<std::string> dump;  // "layers", "router", "state"
+  std::string out;                            // safetensors file
+  int64_t chunk = 0;                          // tokens per piece, 0: the engine's own cuts
+  std::set<std::string> dump;                 // "layers", "router", "state"
+  const std::atomic<bool>* cancel = nullptr;  // looked at after every step; throws
 };
 
 struct Perplexity {
@@ -183,7 +184,8 @@ class Engine {
   // Windows of `window` tokens, each from an empty state; every position but a window's first is scored. Needs
   // all_logits.
   Perplexity perplexity(const std::vector<int32_t>& ids, int64_t window,
-                        const std::function<void(int64_t done, int64_t total)>& progress = {});
+                        const std::function<void(int64_t done, int64_t total)>& progress = {},
+                        const std::atomic<bool>* cancel = nullptr);
   // One prefill of `prompt` random tokens behind `depth` others, then `generate` single steps.
   BenchTimes bench(int64_t prompt, int64_t generate, int64_t depth);
 

@@ -10,6 +10,31 @@
 
 namespace kdelta {
 
+// Whatever leaves a function that submitted a request, the request must not stay in the engine.
+class RequestGuard {
+ public:
+  RequestGuard(runtime::Engine& engine, runtime::RequestId id) : engine_(engine), id_(id) {}
+  ~RequestGuard() { engine_.finish(id_, runtime::FinishReason::cancelled); }
+  RequestGuard(const RequestGuard&) = delete;
+  RequestGuard& operator=(const RequestGuard&) = delete;
+
+ private:
+  runtime::Engine& engine_;
+  runtime::RequestId id_;
+};
+
+// And an engine must not keep a probe that is gone.
+class ProbeGuard {
+ public:
+  ProbeGuard(runtime::Engine& engine, TensorProbe* probe) : engine_(engine) { engine_.observe(nullptr, probe); }
+  ~ProbeGuard() { engine_.observe(nullptr, nullptr); }
+  ProbeGuard(const ProbeGuard&) = delete;
+  ProbeGuard& operator=(const ProbeGuard&) = delete;
+
+ private:
+  runtime::Engine& engine_;
+};
+
 struct Engine::Impl {
   LoadOptions options;
   LoadedModel model;

@@ -81,19 +81,6 @@ class Collector {
   StopStrings stops_;
 };
 
-// Whatever leaves generate(), the request must not stay in the engine.
-class RequestGuard {
- public:
-  RequestGuard(runtime::Engine& engine, runtime::RequestId id) : engine_(engine), id_(id) {}
-  ~RequestGuard() { engine_.finish(id_, runtime::FinishReason::cancelled); }
-  RequestGuard(const RequestGuard&) = delete;
-  RequestGuard& operator=(const RequestGuard&) = delete;
-
- private:
-  runtime::Engine& engine_;
-  runtime::RequestId id_;
-};
-
 }  // namespace
 
 Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOptions& options,

@@ -115,8 +115,9 @@ void Engine::logits(const std::vector<int32_t>& ids, const LogitsOptions& option
   }
   Dump dump(options.dump);
   StateDump states;
-  engine->observe(nullptr, &dump);
+  const ProbeGuard probe(*engine, &dump);
   const runtime::RequestId id = engine->submit(ids, {});
+  const RequestGuard guard(*engine, id);
   const auto T = static_cast<int64_t>(ids.size());
   std::vector<float> all;
   std::string error;
@@ -126,11 +127,11 @@ void Engine::logits(const std::vector<int32_t>& ids, const LogitsOptions& option
     if (e.error != nullptr) error = *e.error;
   })) {
     if (!error.empty()) break;
+    if (options.cancel != nullptr && options.cancel->load()) fail(ErrorCode::failed, "logits: cancelled");
     const View<const float> l = engine->last_logits();
     all.insert(all.end(), l.data, l.data + l.shape.numel());
     if (const runtime::Request* r = engine->find(id); r != nullptr && !r->slots.empty()) slot = r->slots[0];
   }
-  engine->observe(nullptr, nullptr);
   if (!error.empty()) fail(ErrorCode::failed, "logits: ", error);
   if (options.dump.contains("state"))
     states.take(
@@ -146,20 +147,22 @@ void Engine::logits(const std::vector<int32_t>& ids, const LogitsOptions& option
 }
 
 Perplexity Engine::perplexity(const std::vector<int32_t>& ids, int64_t window,
-                              const std::function<void(int64_t done, int64_t total)>& progress) {
+                              const std::function<void(int64_t done, int64_t total)>& progress,
+                              const std::atomic<bool>* cancel) {
   runtime::Engine& engine = impl_->running(true);
   if (window < 2) fail(ErrorCode::invalid_argument, "window: ", window, ", expected >= 2");
   const auto total = static_cast<int64_t>(ids.size());
   Perplexity p;
   for (int64_t begin = 0; begin + 1 < total; begin += window) {
     const int64_t end = std::min(total, begin + window);
-    engine.submit({ids.begin() + begin, ids.begin() + end}, {});
+    const RequestGuard guard(engine, engine.submit({ids.begin() + begin, ids.begin() + end}, {}));
     int64_t at = begin;
     std::string error;
     while (engine.step([&](const runtime::TokenEvent& e) {
       if (e.error != nullptr) error = *e.error;
     })) {
       if (!error.empty()) fail(ErrorCode::failed, "perplexity: ", error);
+      if (cancel != nullptr && cancel->load()) fail(ErrorCode::failed, "perplexity: cancelled");
       const View<const float> l = engine.last_logits();
       for (int64_t i = 0; i < l.dim(0); ++i, ++at) {
         if (at + 1 >= end) continue;

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,10 +17,19 @@ namespace {
 
 constexpr int64_t kAlign = 8;  // of the first data byte, as the format's own writer does
 
+// A rename replaces whatever has the name: a device, a link or a folder must not be lost that way.
+void check_writable_target(const std::string& path) {
+  if (path.empty()) fail(ErrorCode::invalid_argument, "output file: empty name");
+  struct stat info {};
+  if (lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode))
+    fail(ErrorCode::invalid_argument, path, ": exists and is no regular file");
+}
+
 // A file that exists under its final name only after commit(); an abandoned one is removed.
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path) {
+    check_writable_target(path);
     static std::atomic<int> counter{0};  // two threads may write the same path
     partial_ = str(path, ".partial-", getpid(), "-", ++counter);
     fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

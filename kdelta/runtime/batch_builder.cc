@@ -36,6 +36,7 @@ BatchBuilder::BatchBuilder(Device device, const BatchCapacity& capacity)
 
 void BatchBuilder::fill_row(int64_t n, const BatchRow& row, int64_t first) {
   const Request& r = *row.request;
+  KDELTA_CHECK(r.computed + row.tokens <= r.known(), "request ", r.id, " has no token ", r.known());
   for (int64_t i = 0; i < row.tokens; ++i) {
     token_[first + i] = r.token(r.computed + i);
     draft_[first + i] = -1;

@@ -1,6 +1,7 @@
 #include "kdelta/runtime/engine.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kdelta/core/check.h"
 
@@ -37,7 +38,12 @@ void check_config(const EngineConfig& c) {
   };
   require(c.max_sequences >= 1, "max_sequences", c.max_sequences, ">= 1");
   require(c.token_budget >= c.max_sequences, "token_budget", c.token_budget, "at least max_sequences");
-  require(c.max_length >= 1, "max_length", c.max_length, ">= 1");
+  // Positions and boundaries are 32-bit on the device.
+  constexpr int64_t kMost = int64_t{1} << 30;
+  require(c.max_sequences <= kMost, "max_sequences", c.max_sequences, "at most 2^30");
+  require(c.token_budget <= kMost, "token_budget", c.token_budget, "at most 2^30");
+  require(c.max_length >= 1 && c.max_length <= kMost, "max_length", c.max_length, "1 to 2^30");
+  require(c.cache_tokens >= 0 && c.cache_tokens <= kMost * 1024, "cache_tokens", c.cache_tokens, "0 to 2^40");
   require(c.page_tokens >= 1, "page_tokens", c.page_tokens, ">= 1");
   require(c.prefill_grid >= 1, "prefill_grid", c.prefill_grid, ">= 1");
   require(cache_pages(c) >= pages_of(c.max_length, c.page_tokens), "cache_tokens", c.cache_tokens,
@@ -131,6 +137,7 @@ Engine::Engine(const Model& model, const EngineConfig& config)
   rows_.reserve(n);
   sample_rows_.reserve(n);
   results_.resize(n);
+  events_.reserve(n);
 }
 
 Engine::~Engine() = default;
@@ -150,6 +157,26 @@ View<const float> Engine::last_logits() const {
   return logits_.view<float>({logit_rows_, model_.config().vocab_size});
 }
 
+namespace {
+
+// What the sampler would refuse is refused here: in a step it would take the company down with it.
+void check_ids(const RequestOptions& o, int64_t vocab) {
+  const auto require = [&](int64_t id, const char* field) {
+    if (id < 0 || id >= vocab) fail(ErrorCode::invalid_argument, field, ": token ", id, ", expected 0..", vocab - 1);
+  };
+  for (int32_t id : o.stop_ids) require(id, "stop_ids");
+  for (const LogitBias& b : o.bias) {
+    require(b.token, "logit_bias");
+    if (!(b.bias < std::numeric_limits<float>::infinity()))
+      fail(ErrorCode::invalid_argument, "logit_bias: ", b.bias, " for token ", b.token,
+           ", expected a finite number or -infinity");
+  }
+  if (o.min_tokens < 0) fail(ErrorCode::invalid_argument, "min_tokens: ", o.min_tokens, ", expected >= 0");
+  if (o.top_logprobs < -1) fail(ErrorCode::invalid_argument, "top_logprobs: ", o.top_logprobs, ", expected >= -1");
+}
+
+}  // namespace
+
 RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& options) {
   const int64_t vocab = model_.config().vocab_size;
   const auto refuse = [](const std::string& what) { fail(ErrorCode::invalid_argument, what); };
@@ -162,6 +189,7 @@ RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& opti
     refuse(str("prompt: ", prompt.size(), " tokens, the context holds ", config_.max_length));
   if (options.max_tokens < 1) refuse(str("max_tokens: ", options.max_tokens, ", expected >= 1"));
   check_sampling_params(options.sampling);
+  check_ids(options, vocab);
   auto r = std::make_unique<Request>();
   r->id = next_id_++;
   r->options = options;
@@ -218,21 +246,26 @@ bool Engine::step(const std::function<void(const TokenEvent&)>& on_event) {
                            .prefill_grid = config_.prefill_grid,
                            .page_tokens = config_.page_tokens};
   plan_step(sc, candidates_, pool_->free_slots(), pool_->free_pages(), &step_plan_);
-  // Every request fits alone (submit and check_config see to it), so an empty plan means that running ones hold all
-  // pages and none of them can grow: end the youngest, the others go on.
+  events_.clear();
   if (step_plan_.rows.empty()) {
-    Request& youngest = *live_.back();
-    youngest.error = "the latent cache is full";
-    end(youngest, FinishReason::error);
-    on_event({.id = youngest.id, .finish = FinishReason::error, .error = &youngest.error});
-    return true;
+    end_youngest_holder();
+  } else {
+    hand_out_memory();
+    run_step();
   }
-  hand_out_memory();
-  run_step(on_event);
+  deliver(on_event);
   return true;
 }
 
-void Engine::run_step(const std::function<void(const TokenEvent&)>& on_event) {
+// Every request fits alone (submit and check_config see to it), so an empty plan means that running ones hold all pages
+// and none of them can grow. The youngest of those that hold something ends, and the others go on.
+void Engine::end_youngest_holder() {
+  for (auto r = live_.rbegin(); r != live_.rend(); ++r)
+    if (!(*r)->slots.empty()) return fail_request(**r, "the latent cache is full");
+  KDELTA_CHECK(false, "an empty plan although nobody holds memory");
+}
+
+void Engine::run_step() {
   try {
     const Batch& b = builder_->build(rows_, config_.all_logits);
     logit_rows_ = b.logit_row.dim(0);
@@ -240,15 +273,25 @@ void Engine::run_step(const std::function<void(const TokenEvent&)>& on_event) {
                    logits_.view<float>({logit_rows_, model_.config().vocab_size}));
     if (!config_.all_logits) sample_rows();
   } catch (const std::exception& e) {
-    for (const BatchRow& row : rows_) {
-      Request& r = *row.request;
-      r.error = e.what();
-      end(r, FinishReason::error);
-      on_event({.id = r.id, .finish = FinishReason::error, .error = &r.error});
-    }
+    for (const BatchRow& row : rows_) fail_request(*row.request, e.what());
     return;
   }
-  commit(on_event);
+  commit();
+}
+
+void Engine::fail_request(Request& r, const char* what) {
+  r.error = what;
+  end(r, FinishReason::error);
+  events_.push_back({.id = r.id, .finish = FinishReason::error, .error = &r.error});
+}
+
+// The whole step is committed before anybody hears of it, so a callback that throws or ends requests finds consistent
+// ones. What it ended has no more to say.
+void Engine::deliver(const std::function<void(const TokenEvent&)>& on_event) {
+  for (const TokenEvent& e : events_) {
+    const Request* r = find(e.id);
+    if (r != nullptr && r->finish == e.finish) on_event(e);
+  }
 }
 
 void Engine::sample_rows() {
@@ -268,29 +311,23 @@ void Engine::sample_rows() {
          {.logits = last_logits(), .rows = sample_rows_, .results = std::span(results_).first(sample_rows_.size())});
 }
 
-void Engine::commit(const std::function<void(const TokenEvent&)>& on_event) {
+void Engine::commit() {
   for (const BatchRow& row : rows_) row.request->computed += row.tokens;
   if (config_.all_logits) {
     for (const BatchRow& row : rows_) {
       Request& r = *row.request;
       if (r.computed < r.known()) continue;
       end(r, FinishReason::length);
-      on_event({.id = r.id, .finish = FinishReason::length});
+      events_.push_back({.id = r.id, .finish = FinishReason::length});
     }
     return;
   }
   const auto owners = builder_->logit_owner();
-  for (size_t m = 0; m < owners.size(); ++m)
-    take_token(*rows_[static_cast<size_t>(owners[m])].request, results_[m], on_event);
+  for (size_t m = 0; m < owners.size(); ++m) take_token(*rows_[static_cast<size_t>(owners[m])].request, results_[m]);
 }
 
-void Engine::take_token(Request& r, const SampleResult& s, const std::function<void(const TokenEvent&)>& on_event) {
-  if (s.token < 0) {
-    r.error = "no usable logit: the model produced NaN or infinity";
-    end(r, FinishReason::error);
-    on_event({.id = r.id, .finish = FinishReason::error, .error = &r.error});
-    return;
-  }
+void Engine::take_token(Request& r, const SampleResult& s) {
+  if (s.token < 0) return fail_request(r, "no usable logit: the model produced NaN or infinity");
   r.output.push_back(s.token);
   const auto& stops = r.options.stop_ids;
   FinishReason reason = FinishReason::none;
@@ -299,7 +336,7 @@ void Engine::take_token(Request& r, const SampleResult& s, const std::function<v
   else if (static_cast<int64_t>(r.output.size()) >= r.options.max_tokens)
     reason = FinishReason::length;
   if (reason != FinishReason::none) end(r, reason);
-  on_event({.id = r.id, .token = s.token, .sample = &s, .finish = reason});
+  events_.push_back({.id = r.id, .token = s.token, .sample = &s, .finish = reason});
 }
 
 }  // namespace kdelta::runtime

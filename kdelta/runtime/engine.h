@@ -79,10 +79,13 @@ class Engine {
  private:
   void gather_candidates();
   void hand_out_memory();
-  void run_step(const std::function<void(const TokenEvent&)>& on_event);
+  void run_step();
   void sample_rows();
-  void commit(const std::function<void(const TokenEvent&)>& on_event);
-  void take_token(Request& r, const SampleResult& s, const std::function<void(const TokenEvent&)>& on_event);
+  void commit();
+  void take_token(Request& r, const SampleResult& s);
+  void fail_request(Request& r, const char* what);
+  void end_youngest_holder();
+  void deliver(const std::function<void(const TokenEvent&)>& on_event);
   void end(Request& r, FinishReason reason);
 
   const Model& model_;
@@ -104,6 +107,7 @@ class Engine {
   std::vector<BatchRow> rows_;
   std::vector<SampleRow> sample_rows_;
   std::vector<SampleResult> results_;
+  std::vector<TokenEvent> events_;
   int64_t logit_rows_ = 0;
 };
 

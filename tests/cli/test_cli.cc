@@ -151,6 +151,26 @@ TEST(Program, LogitsFileHoldsWhatTheGoldensHold) {
   fs::remove(out);
 }
 
+TEST(Program, OutputThatCannotBeWrittenIsAFailureAndADeviceIsNeverReplaced) {
+  EXPECT_EQ(run_program(std::string("run ") + kTiny + " -q -p And -n 2", "</dev/null >/dev/full").status, 1);
+  for (const char* target : {"/dev/null", "/tmp", "''"}) {
+    const Result r = run_program(std::string("logits ") + kTiny + " --ids 5,6 --out " + target);
+    EXPECT_EQ(r.status, 1) << target;
+  }
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST(Program, ValuesOutOfRangeAreRefusedByName) {
+  const std::string base = std::string("run ") + kTiny + " -p x ";
+  EXPECT_THAT(run_program(base + "-c 9223372036854775807").err, HasSubstr("max_length"));
+  EXPECT_THAT(run_program(base + "-b 9223372036854775807").err, HasSubstr("token_budget"));
+  EXPECT_THAT(run_program(base + "-t 100000").err, HasSubstr("threads: 100000"));
+  EXPECT_THAT(run_program(base + "--force nope:avx2").err, HasSubstr("no op 'nope'"));
+  EXPECT_THAT(run_program(base + "--logit-bias 99999999999=1").err, HasSubstr("logit-bias"));
+  EXPECT_EQ(run_program(std::string("bench ") + kTiny + " -d -512").status, 2);
+  EXPECT_EQ(run_program(std::string("chat ") + kTiny + " --json").status, 2);
+}
+
 TEST(Program, BenchPrintsRowsInEveryFormat) {
   const std::string base = std::string("bench ") + kTiny + " -p 16 -n 4 -r 2 --no-warmup -o ";
   EXPECT_THAT(run_program(base + "md").out, AllOf(HasSubstr("| pp16 |"), HasSubstr("| tg4 |")));

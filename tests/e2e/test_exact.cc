@@ -173,6 +173,53 @@ TEST_P(Exact, AFailedStepFailsItsRequestsAndTheOthersGoOn) {
   EXPECT_EQ(engine.pool().free_slots(), 1);
 }
 
+// A callback that throws, or ends others, finds every request committed.
+TEST_P(Exact, AThrowingCallbackLosesNoRequest) {
+  runtime::Engine engine(model(), config(2, 512));
+  const auto ids = prompt(20, 1);
+  const RequestId a = engine.submit(ids, sampled(4)), b = engine.submit(ids, sampled(5));
+  EXPECT_THROW(engine.step([](const TokenEvent&) { fail(ErrorCode::failed, "callback"); }), Error);
+  std::map<RequestId, Answer> got;
+  while (engine.step([&](const TokenEvent& e) { record(got, e); })) {
+  }
+  Answer want = solo(ids, sampled(5));
+  EXPECT_EQ(got[b].finish, FinishReason::length);
+  EXPECT_TRUE(std::equal(got[b].tokens.begin(), got[b].tokens.end(), want.tokens.begin() + 1))
+      << "the first was lost with the throw";
+  EXPECT_EQ(got[a].finish, FinishReason::length);
+}
+
+TEST_P(Exact, ARequestEndedByACallbackIsHeardNoMore) {
+  runtime::Engine engine(model(), config(2, 512));
+  const RequestId a = engine.submit(prompt(20, 1), sampled(4)), b = engine.submit(prompt(9, 2), sampled(5));
+  int events_of_b = 0;
+  while (engine.step([&](const TokenEvent& e) {
+    if (e.id == a) engine.finish(b, FinishReason::cancelled);
+    events_of_b += e.id == b ? 1 : 0;
+  })) {
+  }
+  EXPECT_EQ(events_of_b, 0);
+}
+
+// A full cache ends a request that holds memory; one that waits is no cure and stays.
+TEST_P(Exact, AFullCacheEndsTheYoungestHolderNotAWaitingRequest) {
+  runtime::EngineConfig c = config(2, 256);
+  c.max_length = 256;
+  c.cache_tokens = 256;
+  runtime::Engine engine(model(), c);
+  const RequestId first = engine.submit(prompt(100, 1), sampled(1, 90)),
+                  second = engine.submit(prompt(100, 2), sampled(2, 90));
+  const auto ids = prompt(10, 3);
+  const RequestId waiting = engine.submit(ids, sampled(3, 4));
+  std::map<RequestId, Answer> got;
+  while (engine.step([&](const TokenEvent& e) { record(got, e); })) {
+  }
+  EXPECT_EQ(got[first].finish, FinishReason::length);
+  EXPECT_EQ(got[second].error, "the latent cache is full");
+  EXPECT_TRUE(got[waiting] == solo(ids, sampled(3, 4)));
+  EXPECT_EQ(engine.pool().free_pages(), 4);
+}
+
 TEST_P(Exact, APoolTooSmallForAllServesThemInTurnAndEndsWithEveryPageFree) {
   runtime::EngineConfig c = config(3, 256);
   c.max_length = 256;
@@ -186,10 +233,7 @@ TEST_P(Exact, APoolTooSmallForAllServesThemInTurnAndEndsWithEveryPageFree) {
   while (engine.step([&](const TokenEvent& e) { record(got, e); })) {
   }
   for (const auto& [id, answer] : want) {
-    if (got[id].finish == FinishReason::error) {
-      EXPECT_EQ(got[id].error, "the latent cache is full");
-      continue;
-    }
+    EXPECT_EQ(got[id].error, "") << "request " << id;
     EXPECT_TRUE(got[id] == answer) << "request " << id;
   }
   EXPECT_EQ(engine.pool().free_slots(), 3);
@@ -213,6 +257,12 @@ TEST_P(Exact, RequestsThatCannotBeServedAreRefusedByName) {
   runtime::RequestOptions o = sampled(1);
   o.sampling.top_p = 1.5f;
   EXPECT_THAT(refused({1}, o), testing::HasSubstr("top_p"));
+  o = sampled(1);
+  o.bias = {{99999, 1.0f}};
+  EXPECT_EQ(refused({1}, o), "logit_bias: token 99999, expected 0..511");
+  o = sampled(1);
+  o.stop_ids = {512};
+  EXPECT_EQ(refused({1}, o), "stop_ids: token 512, expected 0..511");
   EXPECT_FALSE(engine.step([](const TokenEvent&) {}));
 }
 

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <regex>
 
 #include "kdelta/core/error.h"
 #include "tests/e2e/support.h"
@@ -58,9 +57,11 @@ class Loading : public testing::TestWithParam<std::string> {
   // A copy of the config in which every token runs every expert, so that none can hide.
   void choose_all_experts() const {
     std::ifstream in(source_ + "/config.json");
-    const std::string text(std::istreambuf_iterator<char>(in), {});
-    std::ofstream(directory_ / "config.json")
-        << std::regex_replace(text, std::regex("\"num_experts_per_token\": [0-9]+"), "\"num_experts_per_token\": 8");
+    std::string text(std::istreambuf_iterator<char>(in), {});
+    const std::string field = "\"num_experts_per_token\": ";
+    const size_t at = text.find(field) + field.size();
+    text.replace(at, text.find(',', at) - at, "8");
+    std::ofstream(directory_ / "config.json") << text;
   }
 
   std::string refusal() const {
