@@ -321,7 +321,10 @@ TEST_F(SafetensorsWrite, AFailureLeavesTheOldFileAndNothingElse) {
   EXPECT_NE(test::error_of([&] { write_safetensors(path("x.safetensors"), twice); }), "no error");
   std::filesystem::create_directory(path("folder"));
   const std::vector<TensorToWrite> good = {{"a", DType::f32, {6}, values_}};
-  EXPECT_THAT(test::error_of([&] { write_safetensors(path("folder"), good); }), HasSubstr("cannot rename"));
+  std::filesystem::create_symlink(path("x.safetensors"), path("link"));
+  for (const std::string& target : {path("folder"), path("link"), std::string("/dev/null")})
+    EXPECT_THAT(test::error_of([&] { write_safetensors(target, good); }), HasSubstr("exists and is no regular file"));
+  std::filesystem::remove(path("link"));
   EXPECT_THAT(test::error_of([&] { write_safetensors(path("absent/x.safetensors"), good); }),
               HasSubstr("cannot create"));
   EXPECT_EQ(read("x.safetensors"), "old");
