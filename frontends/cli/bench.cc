@@ -6,6 +6,7 @@
 
 #include "frontends/cli/commands.h"
 #include "frontends/cli/terminal.h"
+#include "frontends/cli/usage.h"
 
 namespace kdelta::cli {
 namespace {
@@ -77,6 +78,11 @@ class Printer {
 
 int bench(const BenchOptions& o) {
   LoadOptions load = o.load;
+  check_options(load);
+  for (int64_t d : o.depth)
+    if (d % load.token_budget != 0)
+      throw UsageError(
+          fmt::format("--n-depth: {}, expected a multiple of --max-num-batched-tokens {}", d, load.token_budget));
   int64_t longest = 66;  // the warm-up's
   for (int64_t d : o.depth)
     for (const auto* list : {&o.prompt, &o.generate})

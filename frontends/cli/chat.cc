@@ -12,6 +12,7 @@
 #include "frontends/cli/line_input.h"
 #include "frontends/cli/sampling.h"
 #include "frontends/cli/terminal.h"
+#include "frontends/cli/usage.h"
 
 namespace kdelta::cli {
 namespace {
@@ -33,10 +34,10 @@ std::string history_path() {
 
 class Session {
  public:
-  explicit Session(const ChatFlags& o) : o_(o), engine_(load_engine(o.load, o.quiet)) {
-    settings_.thinking = !o.no_think;
-    settings_.effort = o.effort;
-    if (!o.tools.empty()) settings_.tools_json = read_text(o.tools);
+  Session(const ChatFlags& o, ChatSettings settings)
+      : o_(o), engine_(load_engine(o.load, o.quiet)), settings_(std::move(settings)) {
+    // What only the model's chat format can refuse is refused now, not after the first question.
+    (void)engine_.chat_prompt({{.role = "user", .content = "x"}}, settings_);
     reset();
   }
 
@@ -182,11 +183,13 @@ class Session {
 }  // namespace
 
 int chat(const ChatFlags& o) {
-  if (o.json && !o.prompt) {
-    fmt::print(stderr, "chat: --json goes with --prompt\n");
-    return kExitUsage;
-  }
-  Session session(o);
+  if (o.json && !o.prompt) throw UsageError("--json: goes with --prompt");
+  check_options(o.load);
+  check_sampling(o.sampling, o.load.model);
+  ChatSettings settings{.thinking = !o.no_think, .effort = o.effort, .tools_json = {}};
+  if (!o.tools.empty()) settings.tools_json = read_text(o.tools);
+  check_options(settings);
+  Session session(o, std::move(settings));
   return o.prompt ? session.once(*o.prompt) : session.interactive();
 }
 

@@ -17,10 +17,10 @@ inline constexpr int kExitFailed = 1, kExitUsage = 2, kExitInterrupted = 130;
 struct SamplingFlags {
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
   std::optional<int32_t> top_k;
-  std::optional<uint64_t> seed;
-  std::optional<int64_t> max_tokens;
+  std::string seed;                   // a number, -1 or "": a random one
+  std::optional<int64_t> max_tokens;  // -1: until the context is full
   int64_t min_tokens = 0;
-  int32_t logprobs = -1;
+  std::optional<int32_t> logprobs;
   bool ignore_eos = false, show_specials = false;
   std::vector<std::string> stop, logit_bias;
 };
@@ -51,7 +51,9 @@ struct InspectOptions {
 int inspect(const InspectOptions& options);
 
 struct TokenizeOptions {
-  std::string model, text, file;
+  std::string model;
+  std::optional<std::string> text;
+  std::string file;
   bool specials = false, ids_only = false, json = false, decode = false;
 };
 int tokenize(const TokenizeOptions& options);

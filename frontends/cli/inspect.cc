@@ -1,5 +1,6 @@
 // kdelta inspect: config, tensors, sizes and memory plan, from config.json and headers alone.
 #include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "frontends/cli/commands.h"
 #include "frontends/cli/terminal.h"
@@ -18,10 +19,48 @@ void print_ops(const Engine& engine, const char* title, int64_t tokens, bool dec
                op.flops / 1e9);
 }
 
+// Every name that --force takes.
+void print_variants() {
+  fmt::print("\nkernels of each op, best first (--force OP:VARIANT; this machine: {})\n",
+             fmt::join(machine_isa(), ", "));
+  for (const OpVariants& op : op_variants()) {
+    std::string names;
+    for (const auto& v : op.variants) names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", v.name, v.isa);
+    fmt::print("  {:<16} {}\n", op.op, names);
+  }
+}
+
+void print_ops_json(const Engine& engine) {
+  fmt::print(",\"steps\":[");
+  for (const bool decode : {false, true}) {
+    const int64_t tokens = decode ? 1 : 512;
+    fmt::print("{}{{\"tokens\":{},\"decode\":{},\"ops\":[", decode ? "," : "", tokens, decode);
+    bool first = true;
+    for (const StepOp& op : engine.explain_step(tokens, decode)) {
+      fmt::print("{}{{\"op\":{},\"variant\":{},\"calls\":{},\"bytes\":{:.0f},\"flops\":{:.0f}}}", first ? "" : ",",
+                 quoted(op.op), quoted(op.variant), op.calls, op.bytes, op.flops);
+      first = false;
+    }
+    fmt::print("]}}");
+  }
+  fmt::print("],\"variants\":{{");
+  bool first_op = true;
+  for (const OpVariants& op : op_variants()) {
+    fmt::print("{}{}:[", first_op ? "" : ",", quoted(op.op));
+    first_op = false;
+    for (size_t i = 0; i < op.variants.size(); ++i)
+      fmt::print("{}{{\"name\":{},\"isa\":{}}}", i == 0 ? "" : ",", quoted(op.variants[i].name),
+                 quoted(op.variants[i].isa));
+    fmt::print("]");
+  }
+  fmt::print("}}");
+}
+
 void print_text(const Engine& engine, const InspectOptions& o) {
   const ModelInfo& info = engine.info();
   fmt::print("{} ({})\n", info.kind, info.architecture);
   for (const auto& [name, value] : info.fields) fmt::print("  {:<20} {}\n", name, value);
+  if (info.tensors == 0) fmt::print("\n{} parameters by config.json; no tensor file was read\n", info.parameters);
   if (info.tensors > 0) {
     fmt::print("\n{} parameters in {} tensors, {} files, {}\n", info.parameters, info.tensors, info.files,
                size(info.bytes));
@@ -48,6 +87,7 @@ void print_text(const Engine& engine, const InspectOptions& o) {
   if (o.ops) {
     print_ops(engine, "one step, 512 tokens of a prompt", 512, false);
     print_ops(engine, "one step, one token", 1, true);
+    print_variants();
   }
 }
 
@@ -80,6 +120,7 @@ void print_json(const Engine& engine, const InspectOptions& o) {
     }
     fmt::print("]");
   }
+  if (o.ops) print_ops_json(engine);
   fmt::print("}}\n");
 }
 
@@ -87,7 +128,7 @@ void print_json(const Engine& engine, const InspectOptions& o) {
 
 int inspect(const InspectOptions& o) {
   LoadOptions load = o.load;
-  load.headers_only = !load.dummy_weights;
+  load.headers_only = true;
   const Engine engine = Engine::load(load);
   if (o.json)
     print_json(engine, o);

@@ -3,13 +3,16 @@
 
 #include "frontends/cli/commands.h"
 #include "frontends/cli/terminal.h"
+#include "frontends/cli/usage.h"
 
 namespace kdelta::cli {
 
 int logits(const LogitsFlags& o) {
   LoadOptions load = o.load;
   load.all_logits = true;
-  const std::vector<int32_t> ids = parse_ids(o.ids);
+  check_options(load);
+  const std::vector<int32_t> ids = parse_ids("--ids", o.ids);
+  check_ids("--ids", ids, read_limits(load.model).vocab_size);
   load.max_length = std::max(load.max_length, static_cast<int64_t>(ids.size()));
   LogitsOptions options = o.logits;
   for (size_t at = 0; at < o.dump.size();) {
@@ -18,6 +21,7 @@ int logits(const LogitsFlags& o) {
     at = comma + 1;
   }
   options.cancel = &interrupted;
+  check_options(options);
   Engine engine = load_engine(load, true);
   engine.logits(ids, options);
   fmt::print(stderr, "{} positions written to {}\n", ids.size(), options.out);

@@ -2,9 +2,12 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include "frontends/cli/commands.h"
+#include "frontends/cli/environment.h"
+#include "frontends/cli/usage.h"
 
 namespace kdelta::cli {
 
@@ -23,31 +26,54 @@ void catch_interrupts() {
 
 namespace {
 
-// Every flag is also an environment variable under its first long name: --max-tokens is KDELTA_ARG_MAX_TOKENS.
+constexpr int64_t kMostTokens = int64_t{1} << 30;
+
+// Of a flag given twice the last counts, as in llama.cpp and vLLM, so that a script's flags can be overridden; lists
+// collect all.
+void last_one_wins(CLI::App& command) {
+  for (CLI::Option* option : command.get_options())
+    if (option->get_items_expected_max() == 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+// CLI11 reads one variable per option: the one that is set.
 void name_environment(CLI::App& command) {
-  for (CLI::Option* option : command.get_options()) {
-    if (option->get_lnames().empty() || option->get_lnames().front() == "help") continue;
-    std::string name = "KDELTA_ARG_";
-    for (const char c : option->get_lnames().front()) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
-    option->envname(name);
-  }
+  for (CLI::Option* option : command.get_options())
+    if (!option->get_lnames().empty() && option->get_lnames().front() != "help")
+      option->envname(environment_name(option->get_lnames()));
+}
+
+// Where a wrong value may come from when nobody typed it.
+void note_environment(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options())
+    if (!option->get_envname().empty() && std::getenv(option->get_envname().c_str()) != nullptr)
+      std::fprintf(stderr, "%s is set in the environment\n", option->get_envname().c_str());
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& n : names) out += (out.empty() ? "" : ", ") + n;
+  return out;
 }
 
 void add_load(CLI::App& c, LoadOptions& o) {
   c.add_option("model,-m,--model,--model-path", o.model, "Checkpoint directory")
       ->required()
       ->check(CLI::ExistingDirectory);
-  c.add_option("--dtype", o.dtype, "Activations: bf16, fp32 (the plain parity path)")->capture_default_str();
-  c.add_option("--state-dtype", o.state_dtype, "Recurrent state: fp32, bf16")->capture_default_str();
+  c.add_option("--dtype", o.dtype, "Activations: bf16, fp32 (the plain parity path)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"bf16", "bfloat16", "fp32", "float32"}));
+  c.add_option("--state-dtype", o.state_dtype, "Recurrent state: fp32, bf16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"bf16", "bfloat16", "fp32", "float32"}));
   c.add_option("-t,--threads", o.threads, "Threads; 0: every CPU this process may use")->capture_default_str();
   c.add_option("-c,--max-model-len,--ctx-size", o.max_length,
                "Tokens of prompt and answer; 0: the model's limit, at most 32768")
       ->capture_default_str();
-  c.add_option("-b,--max-num-batched-tokens", o.token_budget, "Tokens of one step")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  c.add_option("--isa", o.isa, "Best instruction set to use: portable, avx2, avx512, avx512_bf16, amx");
-  c.add_option("--force", o.force, "Force kernels: OP:VARIANT[,OP:VARIANT...] (inspect --ops lists them)");
+  c.add_option("-b,--max-num-batched-tokens", o.token_budget, "Tokens of one step")->capture_default_str();
+  c.add_option("--isa", o.isa, "Best instruction set to use, of: " + list_of(machine_isa()));
+  c.add_option("--force", o.force,
+               "Kernels to use in place of the best: OP:VARIANT[,OP:VARIANT...], as in linear:avx2,kda:portable; "
+               "'inspect MODEL --ops' lists every op with its variants");
   c.add_option_function<std::string>(
        "--load-format", [&o](const std::string& f) { o.dummy_weights = f == "dummy"; },
        "auto, or dummy: random weights for any config.json")
@@ -61,21 +87,31 @@ void add_optional(CLI::App& c, const char* names, std::optional<T>& target, cons
 }
 
 void add_sampling(CLI::App& c, SamplingFlags& f) {
-  add_optional(c, "-n,--max-tokens,--predict", f.max_tokens, "Most tokens to generate (default 256)");
+  add_optional(c, "-n,--max-tokens,--predict", f.max_tokens,
+               "Most tokens to generate, at least 1 (default 256); -1: until the context is full");
   add_optional(c, "--temperature,--temp", f.temperature, "0: greedy (default: the checkpoint's)");
-  add_optional(c, "--top-k", f.top_k, "0: off");
+  add_optional(c, "--top-k", f.top_k, "0 or -1: off");
   add_optional(c, "--top-p", f.top_p, "1: off");
   add_optional(c, "--min-p", f.min_p, "0: off");
   add_optional(c, "--repetition-penalty,--repeat-penalty", f.repetition_penalty, "1: off");
   add_optional(c, "--presence-penalty", f.presence_penalty, "0: off");
   add_optional(c, "--frequency-penalty", f.frequency_penalty, "0: off");
-  add_optional(c, "-s,--seed", f.seed, "Same seed, same answer (default: random, printed)");
+  c.add_option("-s,--seed", f.seed, "Same seed, same answer (default or -1: random, printed)");
   c.add_option("--min-tokens", f.min_tokens, "No end before that many tokens");
-  c.add_option("--logprobs", f.logprobs, "With --json: log-probabilities of the chosen and the N best tokens");
   c.add_option("--logit-bias", f.logit_bias, "ID=BIAS, may repeat")->take_all();
-  c.add_option("--stop,--reverse-prompt", f.stop, "End before this string, may repeat")->take_all();
   c.add_flag("--ignore-eos", f.ignore_eos, "Go on behind end markers");
+}
+
+// What makes sense for text alone: a chat's answer has a structure that strings and shown tokens would break.
+void add_text_sampling(CLI::App& c, SamplingFlags& f) {
+  add_optional(c, "--logprobs", f.logprobs, "With --json: log-probabilities of the chosen and the N best tokens");
+  c.add_option("--stop,--reverse-prompt", f.stop, "End before this string, may repeat")->take_all();
   c.add_flag("--special", f.show_specials, "Show special tokens in the text");
+}
+
+// A file that can be read, or - for standard input.
+std::string readable(const std::string& path) {
+  return path == "-" ? "" : CLI::ExistingFile(path);
 }
 
 class Program {
@@ -91,7 +127,16 @@ class Program {
     add_perplexity();
     add_bench();
     add_logits();
-    for (CLI::App* c : app_.get_subcommands({})) name_environment(*c);
+    app_.footer(
+        "Of a flag given twice the last counts; --stop, --logit-bias and bench's lists collect all.\nEvery long flag "
+        "is "
+        "also an environment variable: --max-tokens is KDELTA_ARG_MAX_TOKENS.\nExit codes: 0 done, 1 failed, 2 wrong "
+        "usage, 130 interrupted.");
+    for (CLI::App* c : app_.get_subcommands({})) {
+      c->footer(app_.get_footer());
+      last_one_wins(*c);
+      name_environment(*c);
+    }
   }
 
   int main(int argc, char** argv) {
@@ -99,17 +144,26 @@ class Program {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
       const int status = app_.exit(e, std::cout, std::cerr);
+      if (status != 0)
+        for (const CLI::App* c : app_.get_subcommands()) note_environment(*c);
       return status == 0 ? 0 : kExitUsage;
     }
     try {
+      for (const CLI::Option* option : app_.get_subcommands().front()->get_options())
+        if (!option->get_lnames().empty()) check_environment(option->get_lnames());
       const int status = command_();
       // A full disk or a closed pipe must not look like success.
       if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
         throw std::runtime_error("cannot write to standard output");
       return status;
+    } catch (const UsageError& e) {
+      std::fprintf(stderr, "kdelta: %s\n", e.what());
+      return kExitUsage;
     } catch (const std::exception& e) {
-      std::fprintf(stderr, "kdelta: %s\n", interrupted ? "interrupted" : e.what());
-      return interrupted ? kExitInterrupted : kExitFailed;
+      const std::string message = interrupted ? "interrupted" : in_words_of_flags(e.what());
+      std::fprintf(stderr, "kdelta: %s\n", message.c_str());
+      if (interrupted) return kExitInterrupted;
+      return refuses_value(e) ? kExitUsage : kExitFailed;
     }
   }
 
@@ -124,8 +178,9 @@ class Program {
     CLI::App& c = command("run", "Continue a prompt; the text goes to stdout", [this] { return run(run_); });
     add_load(c, run_.load);
     add_sampling(c, run_.sampling);
+    add_text_sampling(c, run_.sampling);
     add_optional(c, "-p,--prompt", run_.prompt, "The prompt");
-    c.add_option("-f,--file", run_.file, "File with the prompt; -: standard input");
+    c.add_option("-f,--file", run_.file, "File with the prompt; -: standard input")->check(readable);
     c.add_option("--ids", run_.ids, "Token ids in place of text: a list or a file");
     c.add_flag("--parse-special", run_.specials, "Names of special tokens in the prompt become these tokens");
     c.add_flag("--echo", run_.echo, "Print the prompt as well");
@@ -139,7 +194,8 @@ class Program {
     add_sampling(c, chat_.sampling);
     add_optional(c, "-p,--prompt", chat_.prompt, "One question, one answer");
     c.add_option("--system,--system-prompt", chat_.system, "System message");
-    c.add_option("--effort,--thinking-effort", chat_.effort, "low, medium, high, max");
+    c.add_option("--effort,--thinking-effort", chat_.effort, "low, medium, high, max")
+        ->check(CLI::IsMember({"low", "medium", "high", "max"}));
     c.add_option("--tools", chat_.tools, "JSON file with tools as in the OpenAI API; you type their results")
         ->check(CLI::ExistingFile);
     c.add_flag("--no-think", chat_.no_think, "Answers without a thinking part");
@@ -151,11 +207,10 @@ class Program {
     CLI::App& c = command("inspect", "Config, tensors, sizes and memory plan, from headers alone",
                           [this] { return inspect(inspect_); });
     add_load(c, inspect_.load);
-    c.add_option("--max-num-seqs,-N", inspect_.load.max_sequences, "Sequences to plan for")
-        ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+    c.add_option("--max-num-seqs,-N", inspect_.load.max_sequences, "Sequences to plan for")->capture_default_str();
     c.add_flag("--tensors", inspect_.tensors, "List every tensor");
-    c.add_flag("--ops", inspect_.ops, "The ops of a step and the kernel each would run");
+    c.add_flag("--ops", inspect_.ops,
+               "The ops of a step and the kernel each would run, and every name that --force takes");
     c.add_flag("--json", inspect_.json, "JSON");
   }
 
@@ -165,7 +220,7 @@ class Program {
         ->required()
         ->check(CLI::ExistingDirectory);
     c.add_option("-p,--prompt,--text", tokenize_.text, "The text (default: standard input)");
-    c.add_option("-f,--file", tokenize_.file, "File with the text");
+    c.add_option("-f,--file", tokenize_.file, "File with the text; -: standard input")->check(readable);
     c.add_flag("--parse-special", tokenize_.specials, "Names of special tokens become these tokens");
     c.add_flag("--ids", tokenize_.ids_only, "Ids on one line");
     c.add_flag("--json", tokenize_.json, "JSON");
@@ -175,9 +230,11 @@ class Program {
   void add_perplexity() {
     CLI::App& c = command("perplexity", "Perplexity of a text in windows", [this] { return perplexity(perplexity_); });
     add_load(c, perplexity_.load);
-    c.add_option("-f,--file", perplexity_.file, "File with the text (default: standard input)");
+    c.add_option("-f,--file", perplexity_.file, "File with the text (default: standard input)")->check(readable);
     c.add_option("--ids", perplexity_.ids, "Token ids in place of text: a list or a file");
-    c.add_option("--window", perplexity_.window, "Tokens per window, each from an empty state")->capture_default_str();
+    c.add_option("--window", perplexity_.window, "Tokens per window, each from an empty state")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{2}, kMostTokens));
     c.add_flag("--json", perplexity_.json, "JSON");
   }
 
@@ -186,15 +243,15 @@ class Program {
                           [this] { return bench(bench_); });
     add_load(c, bench_.load);
     c.add_option("-p,--n-prompt", bench_.prompt, "Prompt lengths, by commas")
-        ->check(CLI::NonNegativeNumber)
+        ->check(CLI::Range(int64_t{0}, kMostTokens))
         ->delimiter(',')
         ->capture_default_str();
     c.add_option("-n,--n-gen", bench_.generate, "Generated tokens, by commas")
-        ->check(CLI::NonNegativeNumber)
+        ->check(CLI::Range(int64_t{0}, kMostTokens))
         ->delimiter(',')
         ->capture_default_str();
     c.add_option("-d,--n-depth", bench_.depth, "Tokens before, multiples of the step's tokens")
-        ->check(CLI::NonNegativeNumber)
+        ->check(CLI::Range(int64_t{0}, kMostTokens))
         ->delimiter(',')
         ->capture_default_str();
     c.add_option("-r,--repetitions", bench_.repetitions, "Repetitions")
@@ -212,7 +269,11 @@ class Program {
     add_load(c, logits_.load);
     c.add_option("--ids", logits_.ids, "Token ids: a list or a file")->required();
     c.add_option("--out", logits_.logits.out, "The file to write")->required();
-    c.add_option("--chunk", logits_.logits.chunk, "Tokens per piece (default: the engine's own cuts)");
+    c.add_option(
+         "--chunk", logits_.logits.chunk,
+         "Cut the prompt into pieces of N tokens, to compare cuts. Outside exact mode, which cuts at multiples of "
+         "64 only: logits may differ in their last bits from those of the engine's own cuts (0, the default)")
+        ->capture_default_str();
     c.add_option("--dump", logits_.dump, "Also: layers, router, state, by commas");
   }
 

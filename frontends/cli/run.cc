@@ -10,19 +10,38 @@
 #include "frontends/cli/commands.h"
 #include "frontends/cli/sampling.h"
 #include "frontends/cli/terminal.h"
+#include "frontends/cli/usage.h"
 
 namespace kdelta::cli {
 namespace {
 
-std::vector<int32_t> prompt_ids(const Engine& engine, const RunOptions& o) {
-  if (!o.ids.empty()) return parse_ids(o.ids);
+// Everything that can be wrong, before a model is loaded.
+void check(const RunOptions& o) {
+  const int given = (o.prompt ? 1 : 0) + (o.file.empty() ? 0 : 1) + (o.ids.empty() ? 0 : 1);
+  if (given > 1 || (given == 0 && isatty(STDIN_FILENO) != 0))
+    throw UsageError("run: give one of --prompt, --file, --ids, or text on standard input");
+  if (o.prompt && o.prompt->empty()) throw UsageError("--prompt: empty");
+  if (o.sampling.logprobs && !o.json) throw UsageError("--logprobs: goes with --json");
+  check_options(o.load);
+  check_sampling(o.sampling, o.load.model);
+}
+
+// The prompt as it was given: ids, or text that waits for the tokenizer.
+struct Prompt {
+  std::vector<int32_t> ids;
   std::string text;
-  if (o.prompt)
-    text = *o.prompt;
-  else
-    text = read_text(o.file.empty() ? "-" : o.file);
-  if (text.empty()) throw std::runtime_error("prompt: empty");
-  return engine.tokenize(text, o.specials);
+};
+
+Prompt read_prompt(const RunOptions& o) {
+  Prompt p;
+  if (!o.ids.empty()) {
+    p.ids = parse_ids("--ids", o.ids);
+    check_ids("--ids", p.ids, read_limits(o.load.model).vocab_size);
+    return p;
+  }
+  p.text = o.prompt ? *o.prompt : read_text(o.file.empty() ? "-" : o.file);
+  if (p.text.empty()) throw std::runtime_error("prompt: empty");
+  return p;
 }
 
 std::string ids_text(const std::vector<int32_t>& ids) {
@@ -54,15 +73,12 @@ void print_json(const Generation& g, const GenerateOptions& o) {
 }  // namespace
 
 int run(const RunOptions& o) {
-  const int given = (o.prompt ? 1 : 0) + (o.file.empty() ? 0 : 1) + (o.ids.empty() ? 0 : 1);
-  if (given > 1 || (given == 0 && isatty(STDIN_FILENO) != 0)) {
-    fmt::print(stderr, "run: give one of --prompt, --file, --ids, or text on standard input\n");
-    return kExitUsage;
-  }
+  check(o);
+  const Prompt prompt = read_prompt(o);
   Engine engine = load_engine(o.load, o.quiet);
   GenerateOptions options = generate_options(engine, o.sampling);
   options.cancel = &interrupted;
-  const std::vector<int32_t> ids = prompt_ids(engine, o);
+  const std::vector<int32_t> ids = prompt.ids.empty() ? engine.tokenize(prompt.text, o.specials) : prompt.ids;
   if (!engine.has_tokenizer() && !o.json)
     fmt::print(stderr, "note: {}; token ids are printed\n", engine.tokenizer_problem());
   if (o.echo && !o.json && engine.has_tokenizer()) fmt::print("{}", engine.detokenize(ids, true));

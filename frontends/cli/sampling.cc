@@ -2,7 +2,8 @@
 
 #include <charconv>
 #include <random>
-#include <stdexcept>
+
+#include "frontends/cli/usage.h"
 
 namespace kdelta::cli {
 namespace {
@@ -23,14 +24,19 @@ void add_bias(const std::string& text, GenerateOptions& o) {
   const char* end = text.data() + text.size();
   const bool ok = cut != std::string::npos && cut > 0 && parses(text.data(), text.data() + cut, id) &&
                   parses(text.data() + value, end, bias) && value < text.size();
-  if (!ok) throw std::runtime_error("logit-bias: '" + text + "', expected ID=BIAS");
+  if (!ok) throw UsageError("--logit-bias: '" + text + "', expected ID=BIAS");
   o.logit_bias[id] = bias;
 }
 
-}  // namespace
+uint64_t parse_seed(const std::string& text) {
+  uint64_t seed = 0;
+  if (text.empty() || text == "-1") return std::random_device{}();
+  if (!parses(text.data(), text.data() + text.size(), seed))
+    throw UsageError("--seed: '" + text + "', expected 0 to 2^64-1, or -1 for a random one");
+  return seed;
+}
 
-GenerateOptions generate_options(const Engine& engine, const SamplingFlags& f) {
-  GenerateOptions o = engine.default_generation();
+GenerateOptions given_over(GenerateOptions o, const SamplingFlags& f) {
   o.temperature = f.temperature.value_or(o.temperature);
   o.top_p = f.top_p.value_or(o.top_p);
   o.top_k = f.top_k.value_or(o.top_k);
@@ -38,15 +44,32 @@ GenerateOptions generate_options(const Engine& engine, const SamplingFlags& f) {
   o.repetition_penalty = f.repetition_penalty.value_or(o.repetition_penalty);
   o.presence_penalty = f.presence_penalty.value_or(o.presence_penalty);
   o.frequency_penalty = f.frequency_penalty.value_or(o.frequency_penalty);
-  o.seed = f.seed ? *f.seed : std::random_device{}();
+  o.seed = parse_seed(f.seed);
   o.max_tokens = f.max_tokens.value_or(o.max_tokens);
+  if (o.max_tokens == -1) o.max_tokens = kUntilFull;
   o.min_tokens = f.min_tokens;
-  o.logprobs = f.logprobs;
+  o.logprobs = f.logprobs.value_or(-1);
   o.ignore_eos = f.ignore_eos;
   o.show_specials = f.show_specials;
   o.stop = f.stop;
   for (const std::string& b : f.logit_bias) add_bias(b, o);
   return o;
+}
+
+}  // namespace
+
+void check_sampling(const SamplingFlags& flags, const std::string& model) {
+  if (flags.logprobs && *flags.logprobs < 0)
+    throw UsageError("--logprobs: " + std::to_string(*flags.logprobs) + ", expected >= 0");
+  const GenerateOptions given = given_over({}, flags);
+  check_options(given);
+  std::vector<int32_t> biased;
+  for (const auto& [token, bias] : given.logit_bias) biased.push_back(token);
+  if (!biased.empty()) check_ids("--logit-bias", biased, read_limits(model).vocab_size);
+}
+
+GenerateOptions generate_options(const Engine& engine, const SamplingFlags& flags) {
+  return given_over(engine.default_generation(), flags);
 }
 
 }  // namespace kdelta::cli

@@ -5,8 +5,10 @@
 
 namespace kdelta::cli {
 
-// Throws on a malformed --logit-bias. Without --seed a random one is drawn; run prints it, so any answer can be had
-// again.
+// Everything about the flags that can be wrong, before a model is loaded: ranges, the spelling of --logit-bias, ids
+// outside the vocabulary that the model's config.json states. Throws.
+void check_sampling(const SamplingFlags& flags, const std::string& model);
+// Without --seed a random one is drawn; run prints it, so any answer can be had again.
 GenerateOptions generate_options(const Engine& engine, const SamplingFlags& flags);
 
 }  // namespace kdelta::cli

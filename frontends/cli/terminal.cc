@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "frontends/cli/commands.h"
+#include "frontends/cli/usage.h"
 
 namespace kdelta::cli {
 
@@ -80,7 +81,7 @@ std::string read_text(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-std::vector<int32_t> parse_ids(const std::string& list_or_file) {
+std::vector<int32_t> parse_ids(const char* flag, const std::string& list_or_file) {
   std::error_code no_file;  // a long list is no legal path
   const std::string text =
       std::filesystem::is_regular_file(list_or_file, no_file) ? read_text(list_or_file) : list_or_file;
@@ -94,12 +95,12 @@ std::vector<int32_t> parse_ids(const std::string& list_or_file) {
     int32_t id = 0;
     const auto r = std::from_chars(p, end, id);
     if (r.ec != std::errc() || id < 0)
-      throw std::runtime_error(
-          fmt::format("ids: '{}' is no token id", std::string(p, std::min<size_t>(16, static_cast<size_t>(end - p)))));
+      throw UsageError(fmt::format("{}: '{}' is no token id and no file", flag,
+                                   std::string(p, std::min<size_t>(16, static_cast<size_t>(end - p)))));
     ids.push_back(id);
     p = r.ptr;
   }
-  if (ids.empty()) throw std::runtime_error("ids: none given");
+  if (ids.empty()) throw UsageError(std::string(flag) + ": no token id");
   return ids;
 }
 

@@ -31,8 +31,9 @@ std::string human_bytes(double bytes);
 // Loads with a progress bar and prints build, device, memory plan and notes (unless quiet).
 Engine load_engine(LoadOptions options, bool quiet);
 
-// "1,2,3" or white space between, or the path of a file with such text. Throws naming the offending word.
-std::vector<int32_t> parse_ids(const std::string& list_or_file);
+// "1,2,3" or white space between, or the path of a file with such text. Throws UsageError naming the flag and the
+// offending word.
+std::vector<int32_t> parse_ids(const char* flag, const std::string& list_or_file);
 // A whole file, or standard input for "-".
 std::string read_text(const std::string& path);
 

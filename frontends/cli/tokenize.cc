@@ -3,16 +3,20 @@
 
 #include "frontends/cli/commands.h"
 #include "frontends/cli/terminal.h"
+#include "frontends/cli/usage.h"
 
 namespace kdelta::cli {
 
 int tokenize(const TokenizeOptions& o) {
+  if (o.text && !o.file.empty()) throw UsageError("tokenize: give one of --text, --file, or text on standard input");
   LoadOptions load{.model = o.model};
   load.headers_only = true;
   const Engine engine = Engine::load(load);
-  const std::string text = !o.text.empty() ? o.text : read_text(o.file.empty() ? "-" : o.file);
+  const std::string text = o.text ? *o.text : read_text(o.file.empty() ? "-" : o.file);
   if (o.decode) {
-    fmt::print("{}\n", engine.detokenize(parse_ids(text), true));
+    const std::vector<int32_t> ids = parse_ids("--decode", text);
+    check_ids("--decode", ids, engine.vocab_size());
+    fmt::print("{}\n", engine.detokenize(ids, true));
     return 0;
   }
   const std::vector<int32_t> ids = engine.tokenize(text, o.specials);

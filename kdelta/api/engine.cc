@@ -15,31 +15,14 @@ namespace kdelta {
 namespace {
 
 constexpr int64_t kDefaultMaxLength = 32768;
-constexpr int kMostThreads = 1024;
-// Ops that choose a variant, for --force; a mistyped name must not run the default quietly.
-constexpr std::string_view kOps[] = {"activation", "attn_res", "embed",  "gated_norm", "grouped_linear",
-                                     "kda",        "linear",   "mla",    "mla_append", "moe_combine",
-                                     "norm",       "router",   "sample", "short_conv"};
-
-DType parse_float_type(const std::string& name, const char* option) {
-  if (name == "bf16" || name == "bfloat16") return DType::bf16;
-  if (name == "fp32" || name == "float32") return DType::f32;
-  fail(ErrorCode::invalid_argument, option, ": '", name, "', accepted: bf16, fp32");
-}
 
 runtime::EngineConfig engine_config(const LoadOptions& o, const ModelConfig& model) {
   runtime::EngineConfig c;
   c.activation = parse_float_type(o.dtype, "dtype");
   c.recurrent = parse_float_type(o.state_dtype, "state_dtype");
   c.options.threads = o.threads;
-  if (!o.isa.empty()) c.options.isa = std::min(parse_isa(o.isa), detect_isa());
+  if (!o.isa.empty()) c.options.isa = parse_isa(o.isa);
   c.options.parse_force(o.force);
-  for (const auto& [op, variant] : c.options.force)
-    if (std::find(std::begin(kOps), std::end(kOps), op) == std::end(kOps))
-      fail(ErrorCode::invalid_argument, "force: no op '", op, "'");
-  if (o.threads < 0 || o.threads > kMostThreads)
-    fail(ErrorCode::invalid_argument, "threads: ", o.threads, ", expected 0 to ", kMostThreads);
-  if (o.max_length < 0) fail(ErrorCode::invalid_argument, "max_length: ", o.max_length, ", expected >= 0");
   c.max_length = o.max_length;
   if (c.max_length <= 0)
     c.max_length = model.max_positions > 0 ? std::min(model.max_positions, kDefaultMaxLength) : kDefaultMaxLength;
@@ -109,21 +92,37 @@ Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
 
+namespace {
+
+LoadFormat format_of(const LoadOptions& o) {
+  if (o.headers_only) return o.dummy_weights ? LoadFormat::config_only : LoadFormat::headers;
+  return o.dummy_weights ? LoadFormat::dummy : LoadFormat::checkpoint;
+}
+
+// A forced kernel that refuses this model's shapes is a wrong --force, found while a step is planned.
+template <class F>
+auto naming_force(const LoadOptions& o, F f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::unsupported || o.force.empty()) throw;
+    fail(ErrorCode::invalid_argument, "force: ", e.what());
+  }
+}
+
+}  // namespace
+
 Engine Engine::load(const LoadOptions& options) {
+  check_options(options);
   auto e = std::make_unique<Impl>();
   e->options = options;
-  if (options.dummy_weights && options.headers_only)
-    fail(ErrorCode::invalid_argument, "dummy_weights and headers_only exclude each other");
-  const LoadFormat format = options.headers_only    ? LoadFormat::headers
-                            : options.dummy_weights ? LoadFormat::dummy
-                                                    : LoadFormat::checkpoint;
   try {
     e->tokenizer = Tokenizer::load(options.model);
   } catch (const Error& problem) {
     e->tokenizer_problem = problem.what();
   }
   const int64_t program = resident_bytes() + program_file_bytes();
-  e->model = load_model(options.model, format);
+  e->model = load_model(options.model, format_of(options));
   e->info = describe_model(e->model);
   e->config = engine_config(options, e->model.config);
   if (e->tokenizer && e->tokenizer->vocab_size() > e->model.config.vocab_size) {
@@ -132,11 +131,18 @@ Engine Engine::load(const LoadOptions& options) {
     e->tokenizer.reset();
   }
   e->end_ids = find_end_ids(options.model, e->model.config, e->tokenizer);
-  e->memory = memory_report(e->model, runtime::plan_memory(*e->model.model, e->config), e->config, program);
-  if (!options.headers_only) {
-    if (e->model.checkpoint) prefault(*e->model.checkpoint, options.progress);
-    e->engine = std::make_unique<runtime::Engine>(*e->model.model, e->config);
+  const Model& model = *e->model.model;
+  const auto report = [&](const runtime::MemoryPlan& plan) {
+    e->memory = memory_report(e->model, plan, e->config, program);
+  };
+  if (options.headers_only) {
+    report(naming_force(options, [&] { return runtime::plan_memory(model, e->config); }));
+    return Engine(std::move(e));
   }
+  // The engine plans, and refuses, before the checkpoint is read.
+  e->engine = naming_force(options, [&] { return std::make_unique<runtime::Engine>(model, e->config); });
+  report(e->engine->memory());
+  if (e->model.checkpoint) prefault(*e->model.checkpoint, options.progress);
   return Engine(std::move(e));
 }
 
@@ -182,6 +188,11 @@ GenerateOptions Engine::default_generation() const {
   o.top_p = static_cast<float>(r.find<double>("top_p").value_or(o.top_p));
   o.top_k = static_cast<int32_t>(r.find_in("top_k", -1, 1 << 30).value_or(o.top_k));
   if (const auto sample = r.find<bool>("do_sample"); sample && !*sample) o.temperature = 0;
+  try {
+    check_options(o);
+  } catch (const Error& problem) {
+    fail(ErrorCode::bad_file, path, ": ", problem.what());
+  }
   return o;
 }
 
@@ -204,10 +215,6 @@ std::vector<StepOp> Engine::explain_step(int64_t tokens, bool decode) const {
   config.prefill_grid = 1;
   runtime::walk_step(*impl_->model.model, config, decode, &ledger);
   return ledger.ops;
-}
-
-double Perplexity::value() const {
-  return tokens > 0 ? std::exp(nll / static_cast<double>(tokens)) : 0;
 }
 
 }  // namespace kdelta

@@ -3,33 +3,15 @@
 // accepted. An Engine runs one request at a time for one caller; it is not for several threads at once.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
-namespace kdelta {
+#include "kdelta/api/options.h"
 
-struct LoadOptions {
-  std::string model;                 // directory with config.json and, unless dummy, safetensors files
-  std::string dtype = "bf16";        // activations: "bf16" or "fp32" (the plain parity path)
-  std::string state_dtype = "fp32";  // recurrent state: "fp32" or "bf16"
-  bool dummy_weights = false;        // random weights for any config.json
-  bool headers_only = false;         // nothing can be computed: inspect and memory plans
-  int threads = 0;                   // 0: every CPU this process may use
-  std::string isa;         // "": best of the machine; else the most to use: portable, avx2, avx512, avx512_bf16, amx
-  std::string force;       // "op:variant,op:variant"
-  int64_t max_length = 0;  // tokens of prompt and answer; 0: the model's own limit, at most 32768
-  int64_t token_budget = 512;  // tokens per step
-  int64_t prefill_grid = 64;   // prompts are cut at multiples of this only; 1: anywhere
-  int64_t max_sequences = 1;
-  bool all_logits = false;  // for logits() and perplexity(); such an engine does not generate
-  std::function<void(int64_t done, int64_t total)> progress;  // bytes of the checkpoint brought into memory
-};
+namespace kdelta {
 
 struct MemoryReport {
   int64_t program = 0;  // what the process held when loading began, the tokenizer, and code still to be touched
@@ -39,22 +21,6 @@ struct MemoryReport {
   int64_t total() const {
     return program + weights_mapped + weights_converted + slots + pages + scratch + logits + batch;
   }
-};
-
-struct GenerateOptions {
-  float temperature = 1, top_p = 1, min_p = 0;
-  int32_t top_k = 0;
-  float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
-  std::map<int32_t, float> logit_bias;
-  uint64_t seed = 0;
-  int64_t max_tokens = 256, min_tokens = 0;
-  std::vector<int32_t> stop_ids;  // beside the model's own ends
-  bool ignore_eos = false;
-  std::vector<std::string> stop;              // strings: the text ends before the first of them
-  int32_t logprobs = -1;                      // n >= 0: of the chosen and the n best tokens
-  bool show_specials = false;                 // names of special tokens appear in the text
-  const std::atomic<bool>* cancel = nullptr;  // looked at after every step
-  std::function<void(int64_t done, int64_t total)> prefill_progress;
 };
 
 struct TokenLogprobs {
@@ -89,12 +55,6 @@ struct ChatMessage {
   std::string call_id = "";  // tool result
 };
 
-struct ChatSettings {
-  bool thinking = true;
-  std::string effort;      // K3: low, medium, high, max; empty: nothing is said
-  std::string tools_json;  // text of a JSON array of tools as in the OpenAI API; empty: none
-};
-
 struct ChatReply {
   std::string reasoning, content;
   std::vector<ChatToolCall> calls;
@@ -102,13 +62,6 @@ struct ChatReply {
 };
 
 using OnChatDelta = std::function<void(const std::string& reasoning, const std::string& content)>;
-
-struct LogitsOptions {
-  std::string out;                            // safetensors file
-  int64_t chunk = 0;                          // tokens per piece, 0: the engine's own cuts
-  std::set<std::string> dump;                 // "layers", "router", "state"
-  const std::atomic<bool>* cancel = nullptr;  // looked at after every step; throws
-};
 
 struct Perplexity {
   double nll = 0;      // summed over scored tokens, natural log

@@ -35,6 +35,9 @@ class ProbeGuard {
   runtime::Engine& engine_;
 };
 
+// "bf16" or "fp32" and their long names; throws naming the option.
+DType parse_float_type(const std::string& name, const char* option);
+
 struct Engine::Impl {
   LoadOptions options;
   LoadedModel model;

@@ -86,7 +86,10 @@ ModelInfo describe_model(const LoadedModel& m) {
   info.architecture = m.config.architecture;
   info.notes = m.notes;
   describe_config(m.config, info);
-  if (m.checkpoint) describe_tensors(m, info);
+  if (m.checkpoint)
+    describe_tensors(m, info);
+  else
+    info.parameters = m.report.elements;
   return info;
 }
 

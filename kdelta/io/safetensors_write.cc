@@ -8,7 +8,7 @@
 #include <cstring>
 #include <set>
 
-#include "kdelta/core/error.h"
+#include "kdelta/core/check.h"
 #include "kdelta/io/json.h"
 #include "kdelta/io/safetensors.h"
 
@@ -42,13 +42,14 @@ class NewFile {
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
-  void write(const void* data, int64_t bytes) {
+  void write(int64_t begin, const void* data, int64_t bytes) {
     const char* p = static_cast<const char*>(data);
     while (bytes > 0) {
-      const ssize_t n = ::write(fd_, p, static_cast<size_t>(bytes));  // takes at most 2 GiB at a time
+      const ssize_t n = pwrite(fd_, p, static_cast<size_t>(bytes), begin);  // takes at most 2 GiB at a time
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) refuse("cannot write");
       p += n;
+      begin += n;
       bytes -= n;
     }
   }
@@ -79,8 +80,6 @@ int64_t checked_bytes(const TensorToWrite& t, const std::string& path) {
   if (!tensor_bytes(t.dtype, t.shape, &bytes))
     fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": ", dtype_name(t.dtype), " ",
          shape_text(t.shape), " has no size: more than 64 bits or no whole number of bytes");
-  if (bytes > 0 && t.data == nullptr)
-    fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": null data");
   return bytes;
 }
 
@@ -99,37 +98,81 @@ std::string entry_text(const TensorToWrite& t, int64_t begin, int64_t end) {
   return out + ":" + json_text(entry);
 }
 
-}  // namespace
+// Where every tensor begins and ends, counted from the first data byte, and the header that says so.
+struct Layout {
+  std::string header;
+  std::vector<int64_t> begin;  // one more than tensors
+};
 
-void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
-                       std::span<const std::pair<std::string, std::string>> metadata) {
-  std::string header = "{";
+Layout lay_out(const std::string& path, std::span<const TensorToWrite> tensors,
+               std::span<const std::pair<std::string, std::string>> metadata) {
+  Layout out{.header = "{", .begin = {0}};
   std::set<std::string_view> names;
-  if (!metadata.empty()) header += metadata_text(metadata);
-  int64_t offset = 0;
+  if (!metadata.empty()) out.header += metadata_text(metadata);
   for (const TensorToWrite& t : tensors) {
     if (t.name.empty() || t.name == "__metadata__" || !names.insert(t.name).second)
       fail(ErrorCode::invalid_argument, path, ": tensor name \"", printable(t.name),
            "\" is empty, reserved or used twice");
-    const int64_t begin = offset;
-    if (__builtin_add_overflow(offset, checked_bytes(t, path), &offset))
+    int64_t end = out.begin.back();
+    if (__builtin_add_overflow(end, checked_bytes(t, path), &end))
       fail(ErrorCode::invalid_argument, path, ": the tensors take more than 64 bits of bytes");
-    if (header.size() > 1) header += ',';
-    header += entry_text(t, begin, offset);
+    if (out.header.size() > 1) out.header += ',';
+    out.header += entry_text(t, out.begin.back(), end);
+    out.begin.push_back(end);
   }
-  header += '}';
-  while (header.size() % kAlign != 0) header += ' ';
-  if (std::ssize(header) > kMaxHeaderBytes)
-    fail(ErrorCode::invalid_argument, path, ": header of ", header.size(), " bytes, the format allows ",
+  out.header += '}';
+  while (out.header.size() % kAlign != 0) out.header += ' ';
+  if (std::ssize(out.header) > kMaxHeaderBytes)
+    fail(ErrorCode::invalid_argument, path, ": header of ", out.header.size(), " bytes, the format allows ",
          kMaxHeaderBytes);
+  return out;
+}
 
+}  // namespace
+
+struct SafetensorsWriter::Impl {
+  Impl(const std::string& path, Layout layout_of)
+      : layout(std::move(layout_of)), data_begin(8 + std::ssize(layout.header)), file(path) {}
+  Layout layout;
+  int64_t data_begin, written = 0;
+  NewFile file;
+};
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::span<const TensorToWrite> tensors,
+                                     std::span<const std::pair<std::string, std::string>> metadata)
+    : impl_(std::make_unique<Impl>(path, lay_out(path, tensors, metadata))) {
+  const std::string& header = impl_->layout.header;
   std::array<uint8_t, 8> length;
   for (size_t i = 0; i < length.size(); ++i) length[i] = static_cast<uint8_t>(header.size() >> (8 * i));
-  NewFile file(path);
-  file.write(length.data(), std::ssize(length));
-  file.write(header.data(), std::ssize(header));
-  for (const TensorToWrite& t : tensors) file.write(t.data, checked_bytes(t, path));
-  file.commit();
+  impl_->file.write(0, length.data(), std::ssize(length));
+  impl_->file.write(8, header.data(), std::ssize(header));
+}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+void SafetensorsWriter::write(size_t tensor, int64_t begin, const void* data, int64_t bytes) {
+  const Layout& l = impl_->layout;
+  KDELTA_CHECK(
+      tensor + 1 < l.begin.size() && begin >= 0 && bytes >= 0 && begin + bytes <= l.begin[tensor + 1] - l.begin[tensor],
+      "bytes ", begin, " to ", begin + bytes, " of tensor ", tensor, " are outside it");
+  impl_->file.write(impl_->data_begin + l.begin[tensor] + begin, data, bytes);
+  impl_->written += bytes;
+}
+
+void SafetensorsWriter::commit() {
+  KDELTA_CHECK(impl_->written == impl_->layout.begin.back(), impl_->written, " bytes written of ",
+               impl_->layout.begin.back());
+  impl_->file.commit();
+}
+
+void write_safetensors(const std::string& path, std::span<const TensorToWrite> tensors,
+                       std::span<const std::pair<std::string, std::string>> metadata) {
+  for (const TensorToWrite& t : tensors)
+    if (t.data == nullptr && checked_bytes(t, path) > 0)
+      fail(ErrorCode::invalid_argument, path, ": tensor ", printable(t.name), ": null data");
+  SafetensorsWriter writer(path, tensors, metadata);
+  for (size_t i = 0; i < tensors.size(); ++i) writer.write(i, 0, tensors[i].data, checked_bytes(tensors[i], path));
+  writer.commit();
 }
 
 }  // namespace kdelta

@@ -331,6 +331,32 @@ TEST_F(SafetensorsWrite, AFailureLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 2);
 }
 
+TEST_F(SafetensorsWrite, PiecesInAnyOrderGiveTheFileThatOneCallGives) {
+  const std::vector<TensorToWrite> tensors = {{"a", DType::f32, {2, 3}, values_}, {"b", DType::f32, {3}, values_ + 1}};
+  write_safetensors(path("whole.safetensors"), tensors);
+  {
+    SafetensorsWriter pieces(path("pieces.safetensors"), tensors);
+    pieces.write(1, 4, values_ + 2, 8);
+    pieces.write(0, 12, values_ + 3, 12);
+    pieces.write(0, 0, values_, 12);
+    pieces.write(1, 0, values_ + 1, 4);
+    EXPECT_FALSE(std::filesystem::exists(path("pieces.safetensors")));
+    pieces.commit();
+  }
+  EXPECT_EQ(read("pieces.safetensors"), read("whole.safetensors"));
+}
+
+TEST_F(SafetensorsWrite, AnUnfinishedFileIsNeverNamedAndLeavesNothing) {
+  const std::vector<TensorToWrite> tensors = {{"a", DType::f32, {6}, nullptr}};
+  {
+    SafetensorsWriter writer(path("x.safetensors"), tensors);
+    EXPECT_THAT(test::error_of([&] { writer.write(0, 20, values_, 8); }), HasSubstr("outside it"));
+    writer.write(0, 0, values_, 20);
+    EXPECT_THAT(test::error_of([&] { writer.commit(); }), HasSubstr("20 bytes written of 24"));
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 0);
+}
+
 TEST_F(SafetensorsWrite, ReplacesTheOldFileAtOnce) {
   const std::vector<TensorToWrite> one = {{"a", DType::f32, {6}, values_}}, two = {{"b", DType::f32, {3}, values_}};
   write_safetensors(path("x.safetensors"), one);

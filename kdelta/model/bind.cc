@@ -9,7 +9,7 @@
 
 namespace kdelta {
 
-enum class BindMode { real, shapes, dummy };
+enum class BindMode { real, shapes, dummy, dummy_shapes };
 
 class Binder {
  public:
@@ -18,15 +18,16 @@ class Binder {
 
   void bind(const PlacedSpec& placed) {
     const WeightSpec& spec = placed.spec;
+    report_->elements += spec.shape.numel();
     std::vector<std::string> names;
     for (const std::string& n : spec.names) names.push_back(placed.prefix + n);
     if (spec.kind == WeightKind::matrix) {
       *std::get<Matrix*>(spec.target) =
-          mode_ == BindMode::dummy ? dummy_matrix(spec.shape) : find_matrix(names.front(), spec);
+          without_checkpoint() ? dummy_matrix(spec.shape) : find_matrix(names.front(), spec);
       return;
     }
     View<const float>& target = *std::get<View<const float>*>(spec.target);
-    if (mode_ == BindMode::dummy)
+    if (without_checkpoint())
       target = dummy_vector(spec);
     else
       target = convert(names, spec);
@@ -38,6 +39,8 @@ class Binder {
   }
 
  private:
+  bool without_checkpoint() const { return mode_ == BindMode::dummy || mode_ == BindMode::dummy_shapes; }
+
   [[noreturn]] void refuse(const TensorInfo& t, const std::string& reason) const {
     fail(ErrorCode::bad_file, checkpoint_->file_path(t.file), ": tensor ", t.name, ": ", reason);
   }
@@ -218,6 +221,10 @@ class Binder {
   }
 
   Matrix dummy_matrix(const Shape& shape) {
+    if (mode_ == BindMode::dummy_shapes) {
+      report_->converted_bytes += shape.numel() * 2;
+      return dense_matrix(reinterpret_cast<const void*>(kNowhere), DType::bf16, shape[0], shape[1]);
+    }
     auto* data = static_cast<bf16*>(own(shape.numel() * 2));
     // Scaled so that a layer keeps the size of its input; a cheap generator, because dummy models are large.
     const float scale = std::sqrt(3.0f / static_cast<float>(shape[1]));
@@ -227,6 +234,10 @@ class Binder {
 
   View<const float> dummy_vector(const WeightSpec& spec) {
     const Shape shape = spec.kind == WeightKind::conv_taps ? Shape{spec.shape[1], spec.shape[0]} : Shape{spec.shape[0]};
+    if (mode_ == BindMode::dummy_shapes) {
+      report_->converted_bytes += shape.numel() * 4;
+      return {reinterpret_cast<const float*>(kNowhere), shape};
+    }
     float* out = static_cast<float*>(own(shape.numel() * 4));
     const float center = spec.kind == WeightKind::vector ? 1.0f : 0.0f;
     for (int64_t i = 0; i < shape.numel(); ++i) out[i] = center + 0.25f * uniform();
@@ -266,6 +277,13 @@ BoundWeights BoundWeights::shapes(const Checkpoint& checkpoint, const std::vecto
 BoundWeights BoundWeights::dummy(const std::vector<PlacedSpec>& specs, uint64_t seed, BindReport* report) {
   BoundWeights w;
   Binder binder(nullptr, BindMode::dummy, seed, &w, report);
+  for (const PlacedSpec& s : specs) binder.bind(s);
+  return w;
+}
+
+BoundWeights BoundWeights::dummy_shapes(const std::vector<PlacedSpec>& specs, BindReport* report) {
+  BoundWeights w;
+  Binder binder(nullptr, BindMode::dummy_shapes, 0, &w, report);
   for (const PlacedSpec& s : specs) binder.bind(s);
   return w;
 }

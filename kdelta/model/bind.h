@@ -23,6 +23,7 @@ struct BindReport {
   int64_t mapped_bytes = 0;     // used in place
   int64_t converted_bytes = 0;  // fp32 copies of vectors, and matrices whose address was not aligned to their element
   int64_t missing_alignment = 0;
+  int64_t elements = 0;             // of all specs
   std::vector<std::string> unused;  // tensors of the checkpoint that no spec names
 };
 
@@ -38,6 +39,8 @@ class BoundWeights {
   static BoundWeights dummy(const std::vector<PlacedSpec>& specs, uint64_t seed, BindReport* report);
   // Shapes only: targets get addresses that nobody may touch. For planning without reading a byte of data.
   static BoundWeights shapes(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report);
+  // The same for the weights that dummy() would make; the report says what they would take.
+  static BoundWeights dummy_shapes(const std::vector<PlacedSpec>& specs, BindReport* report);
 
  private:
   friend class Binder;

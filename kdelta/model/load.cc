@@ -44,7 +44,7 @@ LoadedModel load_model(const std::string& directory, LoadFormat format) {
   LoadedModel m;
   m.config = read_config(directory);
   note_fields(m);
-  if (format != LoadFormat::dummy) {
+  if (format == LoadFormat::checkpoint || format == LoadFormat::headers) {
     m.checkpoint = Checkpoint::open(directory);
     for (const std::string& note : m.checkpoint->notes()) m.notes.push_back(note);
     m.config.weight_prefix = find_prefix(*m.checkpoint, m.config);
@@ -60,6 +60,9 @@ LoadedModel load_model(const std::string& directory, LoadFormat format) {
       break;
     case LoadFormat::dummy:
       m.weights = BoundWeights::dummy(specs, 1, &m.report);
+      break;
+    case LoadFormat::config_only:
+      m.weights = BoundWeights::dummy_shapes(specs, &m.report);
       break;
   }
   note_unused(m);

@@ -11,8 +11,9 @@ namespace kdelta {
 
 enum class LoadFormat : uint8_t {
   checkpoint,
-  dummy,    // random weights for any config.json; no tensor file is opened
-  headers,  // shapes only: for memory plans and inspection, nothing may be computed
+  dummy,        // random weights for any config.json; no tensor file is opened
+  headers,      // shapes only: for memory plans and inspection, nothing may be computed
+  config_only,  // the shapes of dummy: no tensor file is opened, nothing may be computed
 };
 
 struct LoadedModel {

@@ -1,20 +1,24 @@
-// A steady state allocates nothing: every operator new of this program is counted while a request decodes.
+// A steady state allocates nothing: every operator new of this program is counted.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 
+#include "kdelta/api/engine.h"
 #include "tests/e2e/support.h"
 
 namespace {
-std::atomic<int64_t> allocations{0};
+std::atomic<int64_t> allocations{0}, largest{0};
 }
 
 // The pair below is consistent with itself; g++ 12 sees only that free() meets a pointer from operator new.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 void* operator new(size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
+  if (static_cast<int64_t>(bytes) > largest.load(std::memory_order_relaxed)) largest = static_cast<int64_t>(bytes);
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
   throw std::bad_alloc();
 }
@@ -28,22 +32,63 @@ void operator delete(void* p, size_t) noexcept {
 namespace kdelta::test {
 namespace {
 
+const std::function<void(const runtime::TokenEvent&)> ignore = [](const runtime::TokenEvent&) {};
+
+// Three requests decode over a page border (pages of 64 tokens, prompts of 4); what the first steps need once is there
+// before the count begins.
 TEST(SteadyState, DecodingAllocatesNothingPerToken) {
   for (const char* directory : {"tests/golden/k3_a", "tests/golden/linear_a"}) {
     const LoadedModel loaded = load_model(directory, LoadFormat::checkpoint);
     runtime::EngineConfig c = engine_config(DType::bf16);
     c.max_sequences = 3;
     runtime::Engine engine(*loaded.model, c);
-    runtime::RequestOptions o;
-    o.max_tokens = 60;
-    o.sampling.temperature = 0.7f;
-    for (int i = 0; i < 3; ++i) engine.submit({1, 2, 3, 4 + i}, o);
-    const std::function<void(const runtime::TokenEvent&)> ignore = [](const runtime::TokenEvent&) {};
+    runtime::RequestOptions plain;
+    plain.max_tokens = 200;
+    plain.sampling.temperature = 0.7f;
+    runtime::RequestOptions full = plain;
+    full.sampling = {.temperature = 0.9f,
+                     .top_k = 40,
+                     .top_p = 0.95f,
+                     .min_p = 0.01f,
+                     .repetition_penalty = 1.1f,
+                     .presence_penalty = 0.2f,
+                     .frequency_penalty = 0.1f,
+                     .seed = 3};
+    full.bias = {{7, -1.0f}, {9, 2.0f}};
+    full.top_logprobs = 5;
+    full.stop_ids = {11};
+    full.min_tokens = 190;
+    engine.submit({1, 2, 3, 4}, plain);
+    engine.submit({1, 2, 3, 5}, full);
+    const runtime::RequestId last = engine.submit({1, 2, 3, 6}, full);
     for (int i = 0; i < 8; ++i) engine.step(ignore);
     const int64_t before = allocations.load();
-    for (int i = 0; i < 40; ++i) engine.step(ignore);
+    for (int i = 0; i < 150; ++i) engine.step(ignore);
     EXPECT_EQ(allocations.load() - before, 0) << directory;
+    const runtime::Request* r = engine.find(last);
+    ASSERT_NE(r, nullptr);
+    EXPECT_GE(r->pages.size(), 3u) << "two page borders lie behind it";
   }
+}
+
+TEST(SteadyState, LogitsGoToTheFileAsTheyAreMade) {
+  LoadOptions load{.model = "tests/golden/linear_a"};
+  load.threads = 2;
+  load.max_length = 4096;
+  load.token_budget = 64;
+  load.all_logits = true;
+  Engine engine = Engine::load(load);
+  LogitsOptions o;
+  o.out = std::filesystem::temp_directory_path() / ("kdelta_steady_" + std::to_string(getpid()) + ".safetensors");
+  o.dump = {"layers", "router"};
+  std::vector<int32_t> ids(4000);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i % 500);
+  largest = 0;
+  engine.logits(ids, o);
+  const auto logits_bytes = std::ssize(ids) * engine.vocab_size() * 4;
+  EXPECT_LT(largest.load(), logits_bytes / 10) << "nothing grows with the number of tokens";
+  EXPECT_GT(static_cast<int64_t>(std::filesystem::file_size(o.out)), logits_bytes);
+  std::filesystem::remove(o.out);
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+// Wrong usage: what makes the program end with exit code 2, in the words of its flags.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace kdelta::cli {
+
+// Thrown for a value that a flag does not take. The message begins with the flag.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The library names options by their fields ("top_p: 2, expected 0..1"); people know the flag ("--top-p: 2, ...").
+std::string in_words_of_flags(const std::string& message);
+
+// Throws UsageError naming the flag and the first id that is outside 0..vocabulary-1.
+void check_ids(const char* flag, const std::vector<int32_t>& ids, int64_t vocabulary);
+
+}  // namespace kdelta::cli

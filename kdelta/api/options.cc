@@ -1,0 +1,142 @@
+#include "kdelta/api/options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "kdelta/api/engine_impl.h"
+#include "kdelta/core/check.h"
+#include "kdelta/io/chat_prompt.h"
+
+namespace kdelta {
+namespace {
+
+constexpr int kMostThreads = 1024;
+constexpr int64_t kMost = int64_t{1} << 30;  // positions and boundaries are 32-bit on the device
+
+void require(bool ok, const char* option, int64_t value, const std::string& want) {
+  if (!ok) fail(ErrorCode::invalid_argument, option, ": ", value, ", expected ", want);
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& n : names) out += (out.empty() ? "" : ", ") + n;
+  return out;
+}
+
+void check_isa(const std::string& isa) {
+  if (isa.empty() || parse_isa(isa) <= detect_isa()) return;
+  fail(ErrorCode::invalid_argument, "isa: '", isa, "', this machine has: ", joined(machine_isa()));
+}
+
+// A mistyped name must not run the default quietly, and a kernel that cannot run here is refused by its name.
+void check_force(const LoadOptions& o) {
+  Options parsed;
+  parsed.parse_force(o.force);
+  const IsaLevel most = o.isa.empty() ? detect_isa() : parse_isa(o.isa);
+  const std::vector<OpVariants> ops = op_variants();
+  for (const auto& [op, variant] : parsed.force) {
+    std::vector<std::string> names;
+    const auto known = std::find_if(ops.begin(), ops.end(), [&, &op = op](const OpVariants& v) { return v.op == op; });
+    if (known == ops.end()) {
+      for (const OpVariants& v : ops) names.push_back(v.op);
+      fail(ErrorCode::invalid_argument, "force: no op '", op, "', known: ", joined(names));
+    }
+    const OpVariants::Variant* found = nullptr;
+    for (const OpVariants::Variant& v : known->variants) {
+      names.push_back(v.name);
+      if (v.name == variant) found = &v;
+    }
+    if (found == nullptr)
+      fail(ErrorCode::invalid_argument, "force: op ", op, " has no variant '", variant, "', known: ", joined(names));
+    if (parse_isa(found->isa) > most)
+      fail(ErrorCode::invalid_argument, "force: ", op, ":", variant, " needs ", found->isa,
+           ", the most to use here is ", to_string(most));
+  }
+}
+
+}  // namespace
+
+DType parse_float_type(const std::string& name, const char* option) {
+  if (name == "bf16" || name == "bfloat16") return DType::bf16;
+  if (name == "fp32" || name == "float32") return DType::f32;
+  fail(ErrorCode::invalid_argument, option, ": '", name, "', accepted: bf16, fp32");
+}
+
+void check_options(const LoadOptions& o) {
+  (void)parse_float_type(o.dtype, "dtype");
+  (void)parse_float_type(o.state_dtype, "state_dtype");
+  check_isa(o.isa);
+  check_force(o);
+  require(o.threads >= 0 && o.threads <= kMostThreads, "threads", o.threads, str("0 to ", kMostThreads));
+  require(o.max_length >= 0 && o.max_length <= kMost, "max_length", o.max_length, str("0 to ", kMost));
+  require(o.max_sequences >= 1 && o.max_sequences <= kMost, "max_sequences", o.max_sequences, str("1 to ", kMost));
+  require(o.token_budget >= o.max_sequences && o.token_budget <= kMost, "token_budget", o.token_budget,
+          str(o.max_sequences, " (max_sequences) to ", kMost));
+  require(o.prefill_grid >= 1 && o.prefill_grid <= kMost, "prefill_grid", o.prefill_grid, str("1 to ", kMost));
+}
+
+void check_options(const GenerateOptions& o) {
+  check_sampling_params({.temperature = o.temperature,
+                         .top_p = o.top_p,
+                         .min_p = o.min_p,
+                         .repetition_penalty = o.repetition_penalty,
+                         .presence_penalty = o.presence_penalty,
+                         .frequency_penalty = o.frequency_penalty});
+  require(o.top_k >= -1, "top_k", o.top_k, ">= 1, or 0 or -1 for off");
+  require(o.max_tokens >= 1, "max_tokens", o.max_tokens, ">= 1");
+  require(o.min_tokens >= 0, "min_tokens", o.min_tokens, ">= 0");
+  require(o.min_tokens <= o.max_tokens, "min_tokens", o.min_tokens, str("at most max_tokens, ", o.max_tokens));
+  require(o.logprobs >= -1, "logprobs", o.logprobs, ">= 0, or -1 for none");
+  for (const auto& [token, bias] : o.logit_bias) {
+    require(token >= 0, "logit_bias: token", token, ">= 0");
+    if (!(bias < INFINITY))
+      fail(ErrorCode::invalid_argument, "logit_bias: ", bias, " for token ", token,
+           ", expected a finite number or -infinity");
+  }
+  for (const std::string& s : o.stop)
+    if (s.empty()) fail(ErrorCode::invalid_argument, "stop: an empty string, which ends every answer");
+}
+
+void check_options(const ChatSettings& s) {
+  const char* accepted[] = {"", "low", "medium", "high", "max"};
+  if (std::find(std::begin(accepted), std::end(accepted), s.effort) == std::end(accepted))
+    fail(ErrorCode::invalid_argument, "effort: '", printable(s.effort), "', accepted: low, medium, high, max");
+  if (!s.tools_json.empty())
+    (void)has_tools(parse_json(s.tools_json, {.name = "tools", .code = ErrorCode::invalid_argument}), "tools");
+}
+
+void check_options(const LogitsOptions& o) {
+  namespace fs = std::filesystem;
+  require(o.chunk >= 0 && o.chunk <= kMost, "chunk", o.chunk, str("0 for the engine's own cuts, to ", kMost));
+  for (const std::string& what : o.dump)
+    if (what != "layers" && what != "router" && what != "state")
+      fail(ErrorCode::invalid_argument, "dump: '", what, "', accepted: layers, router, state");
+  if (o.out.empty()) fail(ErrorCode::invalid_argument, "out: empty name");
+  std::error_code unknown;
+  const fs::file_status status = fs::symlink_status(o.out, unknown);
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    fail(ErrorCode::invalid_argument, "out: '", o.out, "' exists and is no regular file");
+  const fs::path folder = fs::path(o.out).parent_path();
+  if (!folder.empty() && !fs::is_directory(folder, unknown))
+    fail(ErrorCode::invalid_argument, "out: '", o.out, "': there is no folder ", folder.string());
+}
+
+bool refuses_value(const std::exception& error) {
+  const auto* e = dynamic_cast<const Error*>(&error);
+  return e != nullptr && e->code() == ErrorCode::invalid_argument;
+}
+
+ModelLimits read_limits(const std::string& model) {
+  const ModelConfig c = read_config(model);
+  return {.vocab_size = c.vocab_size, .max_positions = c.max_positions};
+}
+
+std::vector<std::string> machine_isa() {
+  std::vector<std::string> names;
+  for (int level = 0; level <= static_cast<int>(detect_isa()); ++level)
+    names.emplace_back(to_string(static_cast<IsaLevel>(level)));
+  return names;
+}
+
+}  // namespace kdelta

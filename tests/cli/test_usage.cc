@@ -1,0 +1,212 @@
+// What the program refuses, how it says so, and where flags come from.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "kdelta/api/options.h"
+#include "kdelta/io/json.h"
+#include "tests/cli/run_program.h"
+
+namespace kdelta::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kTiny = "models/tiny-k3";
+// A config without weights: whoever opens the checkpoint of it fails with exit code 1.
+const std::string kBare = "tests/configs/kimi_k3";
+
+struct Wrong {
+  std::string command, flags, named;  // what the message must contain
+};
+
+void PrintTo(const Wrong& w, std::ostream* out) {
+  *out << w.command << " " << w.flags;
+}
+
+class WrongFlag : public testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongFlag, IsRefusedByItsNameBeforeTheCheckpointIsOpened) {
+  const Wrong& w = GetParam();
+  const Result r = run_program(w.command + " " + kBare + " " + w.flags);
+  EXPECT_EQ(r.status, 2) << r.err;
+  EXPECT_THAT(r.err, HasSubstr(w.named));
+  EXPECT_EQ(r.out, "");
+}
+
+std::vector<Wrong> wrong_flags() {
+  std::vector<Wrong> all;
+  // What every command that loads a model shares.
+  for (const char* command :
+       {"run --ids 1", "chat -p x", "inspect", "perplexity --ids 1,2", "bench", "logits --ids 1 --out x"}) {
+    for (const auto& [flags, named] : std::initializer_list<std::pair<const char*, const char*>>{
+             {"--dtype int3", "--dtype"},
+             {"--state-dtype fp8", "--state-dtype"},
+             {"-t -1", "--threads"},
+             {"-t 100000", "--threads: 100000, expected 0 to 1024"},
+             {"-t many", "--threads"},
+             {"-c -1", "--max-model-len"},
+             {"-c 9223372036854775807", "--max-model-len"},
+             {"-b 0", "--max-num-batched-tokens"},
+             {"-b 9223372036854775807", "--max-num-batched-tokens"},
+             {"--isa sse9", "--isa: 'sse9', accepted: portable"},
+             {"--force linear", "--force: 'linear', expected OP:VARIANT"},
+             {"--force nope:avx2", "--force: no op 'nope', known: activation"},
+             {"--force kda:nope", "--force: op kda has no variant 'nope', known: chunk_int16"},
+             {"--isa portable --force kda:avx2", "--force: kda:avx2 needs avx2, the most to use here is portable"},
+             {"--load-format gguf", "--load-format"}})
+      all.push_back({command, flags, named});
+  }
+  for (const char* command : {"run --ids 1", "chat -p x"}) {
+    for (const auto& [flags, named] : std::initializer_list<std::pair<const char*, const char*>>{
+             {"--temp -1", "--temperature: -1, expected >= 0"},
+             {"--temp nan", "--temperature"},
+             {"--temp warm", "--temperature"},
+             {"--top-k -2", "--top-k: -2, expected >= 1, or 0 or -1 for off"},
+             {"--top-p 2", "--top-p: 2, expected 0..1"},
+             {"--min-p -0.1", "--min-p"},
+             {"--repeat-penalty 0", "--repetition-penalty"},
+             {"--presence-penalty inf", "--presence-penalty"},
+             {"--frequency-penalty nan", "--frequency-penalty"},
+             {"-n 0", "--max-tokens: 0, expected >= 1"},
+             {"-n -2", "--max-tokens: -2"},
+             {"--min-tokens -1", "--min-tokens: -1, expected >= 0"},
+             {"-n 4 --min-tokens 5", "--min-tokens: 5, expected at most max_tokens, 4"},
+             {"--seed -2", "--seed: '-2', expected 0 to 2^64-1, or -1"},
+             {"--logit-bias 5", "--logit-bias: '5', expected ID=BIAS"},
+             {"--logit-bias 99999999999=1", "--logit-bias"},
+             {"--logit-bias 5=nan", "--logit-bias"},
+             {"--logit-bias 163840=1", "--logit-bias: token 163840"}})
+      all.push_back({command, flags, named});
+  }
+  const Wrong own[] = {
+      {"run", "--ids 1,x", "--ids: 'x' is no token id"},
+      {"run", "--ids 1,-1", "--ids"},
+      {"run", "--ids 1,163840", "--ids: token 163840 at position 1, expected 0 to 163839"},
+      {"run", "-p ''", "--prompt: empty"},
+      {"run", "-p x --ids 1", "give one of --prompt, --file, --ids"},
+      {"run", "-f /nonesuch", "--file"},
+      {"run", "-p x --stop ''", "--stop"},
+      {"run", "-p x --json --logprobs -1", "--logprobs: -1, expected >= 0"},
+      {"run", "-p x --logprobs 2", "--logprobs: goes with --json"},
+      {"chat", "--json", "--json: goes with --prompt"},
+      {"chat", "-p x --effort some", "--effort"},
+      {"chat", "-p x --tools README.md", "--tools"},
+      {"chat", "-p x --tools tests/configs/kimi_k3/config.json", "--tools: object of "},
+      {"chat", "-p x --stop y", "--stop"},
+      {"inspect", "-N 0", "--max-num-seqs"},
+      {"inspect", "-N 600", "--max-num-batched-tokens: 512, expected 600"},
+      {"perplexity", "--window 1", "--window"},
+      {"perplexity", "--window 9223372036854775807", "--window"},
+      {"perplexity", "--ids 7", "--ids: one token, expected at least two"},
+      {"perplexity", "--ids 7,163840", "--ids: token 163840"},
+      {"perplexity", "-c 2 --ids 7,8,9", "--window: 512, expected at most --max-model-len 2"},
+      {"bench", "-p -1", "--n-prompt"},
+      {"bench", "-n 9223372036854775807", "--n-gen"},
+      {"bench", "-d 100", "--n-depth: 100, expected a multiple of --max-num-batched-tokens 512"},
+      {"bench", "-r 0", "--repetitions"},
+      {"bench", "-o xml", "--output"},
+      {"logits", "--ids 163840 --out x", "--ids: token 163840"},
+      {"logits", "--ids 1 --out x --chunk -1", "--chunk: -1"},
+      {"logits", "--ids 1 --out x --dump everything", "--dump: 'everything', accepted: layers, router, state"},
+      {"logits", "--ids 1 --out /nowhere/x", "--out: '/nowhere/x': there is no folder /nowhere"},
+      {"tokenize", "-p x -f README.md", "give one of --text, --file"},
+      {"run", "-p x --nonesuch 3", "--nonesuch"}};
+  all.insert(all.end(), std::begin(own), std::end(own));
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Flags, WrongFlag, testing::ValuesIn(wrong_flags()));
+
+TEST(Usage, GoodFlagsReachTheCheckpointAndItsFaultIsExitCodeOne) {
+  for (const char* arguments :
+       {"run --ids 1,163839 --top-k -1 -n -1 --seed -1 --logit-bias 163839=-1", "inspect", "bench -d 512",
+        "perplexity --ids 1,2 --window 1073741824", "logits --ids 1 --out x --chunk 0 --dump layers"}) {
+    const std::string command = arguments;
+    const size_t name = std::min(command.find(' '), command.size());
+    const Result r = run_program(command.substr(0, name) + " " + kBare + command.substr(name));
+    EXPECT_EQ(r.status, 1) << arguments;
+    EXPECT_THAT(r.err, HasSubstr("no *.safetensors file")) << arguments;
+  }
+}
+
+TEST(Usage, NoCommandAndNoModelAreWrongUsageAndHelpIsNot) {
+  EXPECT_EQ(run_program("").status, 2);
+  EXPECT_EQ(run_program("nonesuch").status, 2);
+  EXPECT_EQ(run_program("run").status, 2);
+  EXPECT_EQ(run_program("run /nowhere -p x").status, 2);
+  EXPECT_EQ(run_program("--help").status, 0);
+  EXPECT_THAT(run_program("run --help").out, AllOf(HasSubstr("inspect MODEL --ops"), HasSubstr("the last counts")));
+  EXPECT_THAT(run_program("--version").out, testing::StartsWith("kdelta 0."));
+}
+
+TEST(Usage, APromptThatTheContextDoesNotHoldIsWrongUsage) {
+  const Result r = run_program("run " + kTiny + " --ids 1,2,3,4 -c 4");
+  EXPECT_EQ(r.status, 2);
+  EXPECT_THAT(r.err, HasSubstr("the context holds 4 (--max-model-len)"));
+}
+
+TEST(Usage, AnInstructionSetThatTheMachineLacksIsRefusedWithThoseItHas) {
+  const std::vector<std::string> here = machine_isa();
+  EXPECT_EQ(here.front(), "portable");
+  std::string list;
+  for (const std::string& isa : here) list += (list.empty() ? "" : ", ") + isa;
+  for (const std::string isa : {"avx2", "avx512", "avx512_bf16", "amx"}) {
+    const bool has = std::find(here.begin(), here.end(), isa) != here.end();
+    const Result r = run_program("run " + kTiny + " -q --ids 1 -n 1 --isa " + isa);
+    EXPECT_EQ(r.status, has ? 0 : 2) << isa;
+    EXPECT_EQ(r.err, has ? "" : "kdelta: --isa: '" + isa + "', this machine has: " + list + "\n");
+  }
+}
+
+TEST(Usage, AForcedKernelThatRefusesTheModelIsWrongUsage) {
+  const Result r = run_program("run " + kTiny + " -p x --dtype fp32 --force linear:avx512_bf16");
+  EXPECT_EQ(r.status, 2);
+  EXPECT_THAT(r.err, HasSubstr("--force: "));
+}
+
+TEST(Usage, OfAScalarFlagGivenTwiceTheLastCounts) {
+  const Result r = run_program("run " + kTiny + " --ids 5 --seed 1 --seed 7 -n 9 --predict 2 --json --json -q");
+  ASSERT_EQ(r.status, 0) << r.err;
+  const Json j = parse_json(r.out, {"run"});
+  EXPECT_EQ(j.find("seed")->integer(), 7);
+  EXPECT_EQ(j.find("tokens")->array().size(), 2u);
+}
+
+TEST(Usage, ListsCollectEveryMention) {
+  const Result r = run_program("bench " + kTiny + " -p 8 -p 16 -n 0 -r 1 --no-warmup -o csv");
+  EXPECT_THAT(r.out, AllOf(HasSubstr(",pp8,"), HasSubstr(",pp16,")));
+}
+
+int64_t tokens_with(const std::string& variables, const std::string& flags = "") {
+  const Result r = run_program("run " + kTiny + " --ids 5 --ignore-eos --json -q " + flags, "</dev/null", variables);
+  return r.status == 0 ? std::ssize(parse_json(r.out, {"run"}).find("tokens")->array()) : -r.status;
+}
+
+TEST(Usage, EveryLongNameOfAFlagIsAnEnvironmentVariable) {
+  EXPECT_EQ(tokens_with("KDELTA_ARG_MAX_TOKENS=2"), 2);
+  EXPECT_EQ(tokens_with("KDELTA_ARG_PREDICT=3"), 3);
+  EXPECT_EQ(tokens_with("KDELTA_ARG_PREDICT=3", "-n 4"), 4) << "a flag wins over the environment";
+  EXPECT_EQ(tokens_with("KDELTA_ARG_PREDICT=3 KDELTA_ARG_MAX_TOKENS=3"), 3);
+  const Result model = run_program("run --ids 5 -n 1 -q --json", "</dev/null", "KDELTA_ARG_MODEL_PATH=" + kTiny);
+  EXPECT_EQ(model.status, 0) << model.err;
+}
+
+TEST(Usage, TwoNamesOfOneFlagWithDifferentValuesAreRefused) {
+  const Result r =
+      run_program("run " + kTiny + " --ids 5", "</dev/null", "KDELTA_ARG_PREDICT=3 KDELTA_ARG_MAX_TOKENS=4");
+  EXPECT_EQ(r.status, 2);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("KDELTA_ARG_PREDICT"), HasSubstr("KDELTA_ARG_MAX_TOKENS")));
+}
+
+TEST(Usage, AWrongValueOfTheEnvironmentIsSaidToComeFromThere) {
+  const Result r = run_program("run " + kTiny + " --ids 5", "</dev/null", "KDELTA_ARG_THREADS=many");
+  EXPECT_EQ(r.status, 2);
+  EXPECT_THAT(r.err, HasSubstr("KDELTA_ARG_THREADS is set in the environment"));
+}
+
+}  // namespace
+}  // namespace kdelta::test
