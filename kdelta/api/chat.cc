@@ -2,6 +2,7 @@
 #include "kdelta/io/chat.h"
 #include "kdelta/api/engine_impl.h"
 #include "kdelta/core/check.h"
+#include "kdelta/io/k2_answer.h"
 #include "kdelta/io/xtml.h"
 
 namespace kdelta {
@@ -33,24 +34,30 @@ ChatOptions options_of(const ChatSettings& s) {
   return o;
 }
 
-// Takes an answer apart as it comes: by its tags in the K3 format; otherwise all of it is content.
+// Takes an answer apart as its tokens come.
 class AnswerReader {
  public:
   AnswerReader(const Tokenizer& tokenizer, ChatFormat format, bool thinking) {
-    if (format == ChatFormat::xtml) parser_.emplace(tokenizer, thinking);
+    switch (format) {
+      case ChatFormat::xtml:
+        xtml_.emplace(tokenizer, thinking);
+        return;
+      case ChatFormat::k2:
+        k2_.emplace(tokenizer);
+        return;
+    }
+    KDELTA_UNREACHABLE("chat format", format);
   }
-  AnswerDelta feed(const std::string& text, const std::vector<int32_t>& tokens) {
+  AnswerDelta feed(const std::vector<int32_t>& tokens) {
     AnswerDelta delta;
-    if (!parser_)
-      delta.content = text;
-    else
-      for (int32_t id : tokens) delta.append(parser_->feed(id));
+    for (int32_t id : tokens) delta.append(xtml_ ? xtml_->feed(id) : k2_->feed(id));
     return delta;
   }
-  AnswerDelta finish() { return parser_ ? parser_->finish() : AnswerDelta{}; }
+  AnswerDelta finish() { return xtml_ ? xtml_->finish() : k2_->finish(); }
 
  private:
-  std::optional<XtmlParser> parser_;
+  std::optional<XtmlParser> xtml_;
+  std::optional<K2Parser> k2_;
 };
 
 }  // namespace
@@ -79,7 +86,7 @@ ChatReply Engine::chat(const std::vector<ChatMessage>& messages, const ChatSetti
   };
   reply.generation =
       generate(chat_prompt(messages, settings), with_stops,
-               [&](const std::string& text, const std::vector<int32_t>& tokens) { take(reader.feed(text, tokens)); });
+               [&](const std::string&, const std::vector<int32_t>& tokens) { take(reader.feed(tokens)); });
   take(reader.finish());
   return reply;
 }

@@ -71,6 +71,10 @@ bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
 }
 
+std::string_view xtml_type(const Json& value) {
+  return value.kind() == Json::Kind::integer ? kind_name(Json::Kind::real) : kind_name(value.kind());
+}
+
 bool has_tools(const Json& tools, std::string_view field) {
   if (tools.is_null()) return false;
   if (tools.kind() != Json::Kind::array)

@@ -89,25 +89,6 @@ void thinking_effort(PromptWriter& out, std::string_view effort) {
                      effort, "`."));
 }
 
-std::string_view type_name(const Json& value) {
-  switch (value.kind()) {
-    case Json::Kind::null:
-      return "null";
-    case Json::Kind::boolean:
-      return "boolean";
-    case Json::Kind::integer:
-    case Json::Kind::real:
-      return "number";
-    case Json::Kind::string:
-      return "string";
-    case Json::Kind::array:
-      return "array";
-    case Json::Kind::object:
-      return "object";
-  }
-  KDELTA_UNREACHABLE("kind of JSON value", value.kind());
-}
-
 // nullopt when the text is no JSON that we read.
 std::optional<Json> parse_arguments(const std::string& text, const std::string& field) {
   if (is_blank(text)) return Json(Json::Object{});
@@ -130,7 +111,7 @@ void tool_call(PromptWriter& out, const ToolCall& call, size_t index, const std:
     for (const JsonMember& argument : arguments->object()) {
       const Json& value = argument.value;
       const std::string body = value.kind() == Json::Kind::string ? value.string() : json_text(value, {.spaced = true});
-      element(out, "argument", {{"key", argument.key}, {"type", std::string(type_name(value))}}, body);
+      element(out, "argument", {{"key", argument.key}, {"type", std::string(xtml_type(value))}}, body);
     }
   }
   close(out, "call");

@@ -10,6 +10,12 @@
 namespace kdelta {
 namespace {
 
+[[noreturn]] void wrong_kind(Json::Kind want, const Json& have) {
+  fail(ErrorCode::invalid_argument, "json: expected ", kind_name(want), ", found ", describe(have));
+}
+
+}  // namespace
+
 const char* kind_name(Json::Kind kind) {
   switch (kind) {
     case Json::Kind::null:
@@ -29,12 +35,6 @@ const char* kind_name(Json::Kind kind) {
   }
   KDELTA_UNREACHABLE("kind", kind);
 }
-
-[[noreturn]] void wrong_kind(Json::Kind want, const Json& have) {
-  fail(ErrorCode::invalid_argument, "json: expected ", kind_name(want), ", found ", describe(have));
-}
-
-}  // namespace
 
 Json::Json() = default;
 Json::Json(std::nullptr_t) {}

@@ -78,6 +78,9 @@ class Json {
   std::variant<std::nullptr_t, bool, int64_t, double, HugeInteger, std::string, Array, Object> value_;
 };
 
+// "null", "boolean", "integer", "number", "string", "array", "object": the words of JSON Schema.
+const char* kind_name(Json::Kind kind);
+
 struct JsonMember {
   std::string key;
   Json value;

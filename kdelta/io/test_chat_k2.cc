@@ -4,50 +4,20 @@
 
 #include "kdelta/core/error.h"
 #include "kdelta/io/chat.h"
-#include "kdelta/io/mapped_file.h"
 #include "kdelta/io/test_chat_pieces.h"
-#include "kdelta/io/tokenizer_file.h"
 #include "tests/support/op_test.h"
 
 namespace kdelta {
 namespace {
 
+using test::fixture_tokens;
 using test::json;
+using test::k2;
+using test::k2_specials;
 using test::pieces;
 using test::tool_result;
 using Ids = std::vector<int32_t>;
 using Messages = std::vector<Message>;
-
-std::vector<std::string> fixture_tokens() {
-  return parse_tiktoken(read_text_file("tests/tokenizer/tiktoken.model", 1 << 20), "fixture");
-}
-
-// The specials of the 48B release, at its offsets behind the last rank.
-std::vector<NamedSpecial> k2_specials(int64_t base) {
-  const std::pair<int, const char*> names[] = {{0, "[BOS]"},
-                                               {1, "[EOS]"},
-                                               {2, "<|im_end|>"},
-                                               {3, "<|im_user|>"},
-                                               {4, "<|im_assistant|>"},
-                                               {10, "<|im_system|>"},
-                                               {11, "<|tool_calls_section_begin|>"},
-                                               {12, "<|tool_calls_section_end|>"},
-                                               {13, "<|tool_call_begin|>"},
-                                               {14, "<|tool_call_argument_begin|>"},
-                                               {15, "<|tool_call_end|>"},
-                                               {17, "<|im_middle|>"}};
-  std::vector<NamedSpecial> named;
-  for (const auto& [offset, name] : names) named.push_back({base + offset, name});
-  return named;
-}
-
-const Tokenizer& k2() {
-  static const Tokenizer tokenizer = [] {
-    const std::vector<std::string> tokens = fixture_tokens();
-    return Tokenizer(tokens, k2_specials(std::ssize(tokens)), "k2");
-  }();
-  return tokenizer;
-}
 
 std::string error_of(const Messages& messages, const ChatOptions& options = {}) {
   return test::error_of([&] { (void)ChatEncoder(k2()).encode(messages, options); });

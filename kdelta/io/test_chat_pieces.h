@@ -2,6 +2,8 @@
 #pragma once
 
 #include "kdelta/io/chat.h"
+#include "kdelta/io/mapped_file.h"
+#include "kdelta/io/tokenizer_file.h"
 
 namespace kdelta::test {
 
@@ -22,6 +24,39 @@ inline std::vector<int32_t> pieces(const Tokenizer& t, std::string_view pattern)
 
 inline Message tool_result(std::string content, std::string call_id = "", std::string name = "") {
   return {.role = Role::tool, .name = std::move(name), .content = std::move(content), .call_id = std::move(call_id)};
+}
+
+inline std::vector<std::string> fixture_tokens() {
+  return parse_tiktoken(read_text_file("tests/tokenizer/tiktoken.model", 1 << 20), "fixture");
+}
+
+// The specials of the 48B release and the thinking marks of later K2 models, at their offsets behind the last rank.
+inline std::vector<NamedSpecial> k2_specials(int64_t base) {
+  const std::pair<int, const char*> names[] = {{0, "[BOS]"},
+                                               {1, "[EOS]"},
+                                               {2, "<|im_end|>"},
+                                               {3, "<|im_user|>"},
+                                               {4, "<|im_assistant|>"},
+                                               {10, "<|im_system|>"},
+                                               {11, "<|tool_calls_section_begin|>"},
+                                               {12, "<|tool_calls_section_end|>"},
+                                               {13, "<|tool_call_begin|>"},
+                                               {14, "<|tool_call_argument_begin|>"},
+                                               {15, "<|tool_call_end|>"},
+                                               {17, "<|im_middle|>"},
+                                               {22, "<think>"},
+                                               {23, "</think>"}};
+  std::vector<NamedSpecial> named;
+  for (const auto& [offset, name] : names) named.push_back({base + offset, name});
+  return named;
+}
+
+inline const Tokenizer& k2() {
+  static const Tokenizer tokenizer = [] {
+    const std::vector<std::string> tokens = fixture_tokens();
+    return Tokenizer(tokens, k2_specials(std::ssize(tokens)), "k2");
+  }();
+  return tokenizer;
 }
 
 inline Json json(std::string_view text) {

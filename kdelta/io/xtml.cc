@@ -25,23 +25,9 @@ std::string unescaped(std::string_view value) {
   return out;
 }
 
+// A string is bare text, never JSON.
 bool is_of_type(const Json& value, std::string_view type) {
-  switch (value.kind()) {
-    case Json::Kind::null:
-      return type == "null";
-    case Json::Kind::boolean:
-      return type == "boolean";
-    case Json::Kind::integer:
-    case Json::Kind::real:
-      return type == "number";
-    case Json::Kind::string:
-      return false;  // bare text, never JSON
-    case Json::Kind::array:
-      return type == "array";
-    case Json::Kind::object:
-      return type == "object";
-  }
-  KDELTA_UNREACHABLE("kind of JSON value", value.kind());
+  return value.kind() != Json::Kind::string && type == xtml_type(value);
 }
 
 // One level less than the default: whoever gets the arguments, an object around this value, can read them with it.
@@ -66,12 +52,6 @@ int required_special(const Tokenizer& tokenizer, std::string_view name) {
 }
 
 }  // namespace
-
-void AnswerDelta::append(const AnswerDelta& more) {
-  reasoning += more.reasoning;
-  content += more.content;
-  calls.insert(calls.end(), more.calls.begin(), more.calls.end());
-}
 
 XtmlParser::XtmlParser(const Tokenizer& tokenizer, bool thinking)
     : tokenizer_(&tokenizer),

@@ -6,20 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "kdelta/io/chat.h"
+#include "kdelta/io/answer.h"
 #include "kdelta/io/detokenizer.h"
 
 namespace kdelta {
-
-// What was added to an answer. A call comes whole, when it is closed; its arguments are the text of a JSON object.
-struct AnswerDelta {
-  std::string reasoning, content;
-  std::vector<ToolCall> calls;  // without ids: the server makes them
-
-  bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
-  void append(const AnswerDelta& more);
-  bool operator==(const AnswerDelta&) const = default;
-};
 
 class XtmlParser {
  public:

@@ -1,0 +1,147 @@
+#include <gtest/gtest.h>
+
+#include "kdelta/io/k2_answer.h"
+#include "kdelta/io/test_chat_pieces.h"
+#include "tests/support/op_test.h"
+
+namespace kdelta {
+namespace {
+
+using test::k2;
+
+const std::string kSection = "<|tool_calls_section_begin|>", kSectionEnd = "<|tool_calls_section_end|>";
+const std::string kBegin = "<|tool_call_begin|>", kArgument = "<|tool_call_argument_begin|>",
+                  kEnd = "<|tool_call_end|>";
+
+std::string call(const std::string& id, const std::string& arguments) {
+  return kBegin + id + kArgument + arguments + kEnd;
+}
+
+// Ids of an answer as the model would give them: control tokens by name, text between them.
+std::vector<int32_t> ids_of(std::string_view answer) {
+  return k2().encode_with_specials(answer);
+}
+
+AnswerDelta parse(std::string_view answer) {
+  return K2Parser::parse(k2(), ids_of(answer));
+}
+
+AnswerDelta answer(std::string content, std::vector<ToolCall> calls = {}, std::string reasoning = "") {
+  return {std::move(reasoning), std::move(content), std::move(calls)};
+}
+
+TEST(K2Answer, SeparatesContentAndCallsWithTheirIds) {
+  EXPECT_EQ(parse("Let me look. " + kSection + call("functions.get_weather:0", "{\"city\": \"Köln\"}") +
+                  call("functions.a.b-c:11", "") + kSectionEnd + "<|im_end|>"),
+            answer("Let me look. ", {{"functions.get_weather:0", "get_weather", "{\"city\": \"Köln\"}"},
+                                     {"functions.a.b-c:11", "a.b-c", "{}"}}));
+  EXPECT_EQ(parse("plain<|im_end|>"), answer("plain"));
+}
+
+TEST(K2Answer, WhatTheThinkingMarksEncloseIsReasoning) {
+  EXPECT_EQ(parse("<think>hm</think>yes<|im_end|>"), answer("yes", {}, "hm"));
+  EXPECT_EQ(parse("<think>hm" + kSection + call("functions.f:0", "{}")),
+            answer("", {{"functions.f:0", "f", "{}"}}, "hm"));
+}
+
+TEST(K2Answer, AnotherIdNamesItsFunctionInFrontOfTheNumber) {
+  const auto name = [](const std::string& id) {
+    const AnswerDelta a = parse(kSection + call(id, "{}"));
+    return a.calls.size() == 1 ? a.calls[0].id + " -> " + a.calls[0].name : "content " + a.content;
+  };
+  EXPECT_EQ(name("f"), "f -> f");
+  EXPECT_EQ(name("f:3"), "f:3 -> f");
+  EXPECT_EQ(name("functions.f"), "functions.f -> f");
+  EXPECT_EQ(name("functions.ns:f:3"), "functions.ns:f:3 -> ns:f");
+  EXPECT_EQ(name("functions.f:x"), "functions.f:x -> f:x");
+  EXPECT_EQ(name(" functions.f:0\n"), "functions.f:0 -> f");
+  EXPECT_EQ(name("functions.:0"), "content <|tool_call_begin|>functions.:0<|tool_call_argument_begin|>{}");
+}
+
+TEST(K2Answer, ArgumentsKeepTheModelsSpelling) {
+  EXPECT_EQ(parse(call("functions.f:0", "\n{\"a\" : [1,  2.0], \"b\":\"\\u00e9\"} ")).calls.at(0).arguments,
+            "{\"a\" : [1,  2.0], \"b\":\"\\u00e9\"}");
+}
+
+TEST(K2Answer, ACallThatCannotBeReadBecomesContentInItsOwnSpelling) {
+  for (const std::string arguments : {"[1]", "{\"a\":", "text", "{\"a\":1,\"a\":2}", "{} {}", "null"}) {
+    const std::string bad = kBegin + "functions.f:0" + kArgument + arguments;
+    EXPECT_EQ(parse(kSection + bad + kEnd + call("functions.g:1", "{}") + kSectionEnd),
+              answer(bad, {{"functions.g:1", "g", "{}"}}))
+        << arguments;
+  }
+  EXPECT_EQ(parse(kBegin + "functions.f:0" + kEnd), answer(kBegin + "functions.f:0"));
+  EXPECT_EQ(parse(kBegin + "f" + kArgument + "{" + kArgument + "}" + kEnd),
+            answer(kBegin + "f" + kArgument + "{" + kArgument + "}"));
+}
+
+TEST(K2Answer, ACallLeftOpenEndsWithTheNextTheSectionOrTheMessage) {
+  const std::string open = kBegin + "functions.f:0" + kArgument + "{}";
+  const ToolCall f{"functions.f:0", "f", "{}"};
+  EXPECT_EQ(parse(kSection + open + open + kEnd), answer("", {f, f}));
+  EXPECT_EQ(parse(kSection + open + kSectionEnd + "after"), answer("after", {f}));
+  EXPECT_EQ(parse(kSection + open + "<|im_end|>"), answer("", {f}));
+  EXPECT_EQ(parse(open + "</think>x"), answer("x", {f}));
+}
+
+TEST(K2Answer, MarkersSpelledAsTextAreText) {
+  const std::string spelled = "say " + kSection + call("functions.f:0", "{}") + kSectionEnd + "<|im_end|><think>";
+  EXPECT_EQ(K2Parser::parse(k2(), k2().encode(spelled)), answer(spelled));
+}
+
+TEST(K2Answer, BlanksBetweenCallsAreLayoutAndOtherTextIsContent) {
+  EXPECT_EQ(parse(kSection + "\n" + call("f", "{}") + " \n" + call("g", "{}") + "why" + kSectionEnd + "\n!"),
+            answer("why\n!", {{"f", "f", "{}"}, {"g", "g", "{}"}}));
+  EXPECT_EQ(parse("a" + kEnd + "b" + kSectionEnd + "c<|im_user|>d"), answer("abcd"));
+}
+
+TEST(K2Answer, NothingFollowsTheEndOfTheMessage) {
+  K2Parser parser(k2());
+  AnswerDelta all;
+  for (int32_t id : ids_of("a<|im_end|>b" + kSection)) all.append(parser.feed(id));
+  EXPECT_TRUE(parser.ended());
+  all.append(parser.finish());
+  EXPECT_EQ(all, answer("a"));
+}
+
+// What a cut may leave of the answer below: whole calls stay calls, the open one becomes content, and no byte is lost.
+TEST(K2Answer, CutAnywhereItLosesNothingAndTakesBackNothing) {
+  const std::string text = "<think>Ü</think>x 😀 ", second = kBegin + "functions.g:1" + kArgument + "{\"é\": \"😀\"}";
+  const std::vector<int32_t> ids = ids_of(text + kSection + call("functions.f:0", "{\"a\": 1}") + " \n" + second +
+                                          kEnd + kSectionEnd + " tail 中<|im_end|>");
+  const AnswerDelta whole = K2Parser::parse(k2(), ids);
+  ASSERT_EQ(whole, answer("x 😀  tail 中",
+                          {{"functions.f:0", "f", "{\"a\": 1}"}, {"functions.g:1", "g", "{\"é\": \"😀\"}"}}, "Ü"));
+  for (size_t cut = 0; cut <= ids.size(); ++cut) {
+    K2Parser parser(k2());
+    AnswerDelta seen;
+    for (size_t i = 0; i < cut; ++i) {
+      const AnswerDelta delta = parser.feed(ids[i]);
+      EXPECT_TRUE(is_utf8(delta.reasoning + delta.content));
+      seen.append(delta);
+    }
+    // So far nothing that a longer answer would not say as well.
+    EXPECT_TRUE(whole.content.starts_with(seen.content)) << cut;
+    EXPECT_TRUE(whole.reasoning.starts_with(seen.reasoning)) << cut;
+    ASSERT_LE(seen.calls.size(), whole.calls.size());
+    EXPECT_TRUE(std::equal(seen.calls.begin(), seen.calls.end(), whole.calls.begin())) << cut;
+    // The end adds exactly what was held back: the bytes behind the last closed element.
+    const AnswerDelta rest = parser.finish();
+    const std::span<const int32_t> fed(ids.data(), cut);
+    size_t open = cut;
+    for (size_t i = 0; i < cut; ++i) {
+      if (ids[i] == k2().special_id(kBegin)) open = i;
+      if (ids[i] == k2().special_id(kEnd)) open = cut;
+    }
+    const std::string held = k2().decode(fed.subspan(open), Specials::show);
+    EXPECT_TRUE(rest.calls.empty());
+    if (open < cut) {
+      EXPECT_EQ(rest.content, held) << cut;
+    } else {
+      EXPECT_TRUE(rest.empty() || rest.content == "\uFFFD" || rest.reasoning == "\uFFFD") << cut;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kdelta
