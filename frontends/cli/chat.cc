@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "frontends/cli/commands.h"
+#include "frontends/cli/json_text.h"
 #include "frontends/cli/line_input.h"
 #include "frontends/cli/sampling.h"
 #include "frontends/cli/terminal.h"
@@ -151,9 +152,7 @@ class Session {
 
   void save(const std::string& path) const {
     std::ofstream out(path);
-    for (const ChatMessage& m : messages_)
-      out << fmt::format("{{\"role\":{},\"content\":{},\"reasoning\":{}}}\n", quoted(m.role), quoted(m.content),
-                         quoted(m.reasoning));
+    for (const ChatMessage& m : messages_) out << message_line(m) << "\n";
     if (!out.flush()) throw std::runtime_error("/save: cannot write '" + path + "'");
   }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "frontends/cli/commands.h"
+#include "frontends/cli/json_text.h"
 #include "frontends/cli/terminal.h"
 
 namespace kdelta::cli {

@@ -18,10 +18,7 @@ LineInput::LineInput(std::string history_file)
   if (!history_file_.empty()) (void)read_history(history_file_.c_str());  // the first time there is none
 }
 
-LineInput::~LineInput() {
-  if (terminal_ && !history_file_.empty())
-    (void)write_history(history_file_.c_str());  // an unwritable home loses history, nothing else
-}
+LineInput::~LineInput() = default;
 
 std::optional<std::string> LineInput::read_one(const char* prompt) {
   if (!terminal_) {
@@ -33,7 +30,10 @@ std::optional<std::string> LineInput::read_one(const char* prompt) {
   if (raw == nullptr) return std::nullopt;
   std::string line(raw);
   std::free(raw);
-  if (!line.empty()) add_history(line.c_str());
+  if (line.empty()) return line;
+  add_history(line.c_str());
+  // At once: Ctrl-C at the prompt ends the program. An unwritable home loses history, nothing else.
+  if (!history_file_.empty()) (void)write_history(history_file_.c_str());
   return line;
 }
 

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "frontends/cli/commands.h"
+#include "frontends/cli/json_text.h"
 #include "frontends/cli/sampling.h"
 #include "frontends/cli/terminal.h"
 #include "frontends/cli/usage.h"

@@ -104,20 +104,4 @@ std::vector<int32_t> parse_ids(const char* flag, const std::string& list_or_file
   return ids;
 }
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto u = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\')
-      out += '\\', out += c;
-    else if (c == '\n')
-      out += "\\n";
-    else if (u < 0x20 || u == 0x7f)
-      out += fmt::format("\\u{:04x}", u);
-    else
-      out += c;
-  }
-  return out + "\"";
-}
-
 }  // namespace kdelta::cli

@@ -37,7 +37,4 @@ std::vector<int32_t> parse_ids(const char* flag, const std::string& list_or_file
 // A whole file, or standard input for "-".
 std::string read_text(const std::string& path);
 
-// Text as a JSON string, quoted.
-std::string quoted(const std::string& text);
-
 }  // namespace kdelta::cli

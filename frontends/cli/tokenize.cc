@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "frontends/cli/commands.h"
+#include "frontends/cli/json_text.h"
 #include "frontends/cli/terminal.h"
 #include "frontends/cli/usage.h"
 
