@@ -3,9 +3,10 @@
 #include <cstdio>
 #include <cstring>
 
+#include "kdelta/ops/common/cpu/amx_sizes.h"
 #include "kdelta/ops/common/cpu/pack_sizes.h"
 #include "kdelta/ops/grouped_linear/cpu_kernel.h"
-#include "kdelta/ops/grouped_linear/tile_plan.h"
+#include "kdelta/ops/grouped_linear/packed_plan.h"
 #include "kdelta/ops/grouped_linear/variants.h"
 
 namespace kdelta {
@@ -82,11 +83,11 @@ int64_t grouped_linear_f32_scratch(const GroupedLinearDesc& d) {
   return expert_list_bytes(d.E) + d.target.threads * dot_scratch_bytes(d.w, d.K);
 }
 int64_t grouped_linear_pack_scratch(const GroupedLinearDesc& d) {
-  return expert_list_bytes(d.E) + d.target.threads * pack_scratch_bytes(d.K);
+  return grouped_packed_bytes<PackSizes>(d.P, d.E, d.K, d.target.threads);
 }
 
 int64_t grouped_linear_tile_scratch(const GroupedLinearDesc& d) {
-  return segment_list_bytes(d.P, d.E) + wave_bytes(d.P, d.K) + d.target.threads * tile_scratch_bytes(d.K);
+  return grouped_packed_bytes<TileSizes>(d.P, d.E, d.K, d.target.threads);
 }
 
 Cost grouped_linear_cost(const GroupedLinearArgs& a) {

@@ -3,6 +3,7 @@
 #include "kdelta/ops/common/cpu/amx_sizes.h"
 #include "kdelta/ops/common/cpu/dot.h"
 #include "kdelta/ops/common/cpu/pack_sizes.h"
+#include "kdelta/ops/common/cpu/packed.h"
 #include "kdelta/ops/linear/variants.h"
 
 namespace kdelta {
@@ -42,11 +43,11 @@ int64_t linear_f32_scratch(const LinearDesc& d) {
   return d.target.threads * dot_scratch_bytes(d.w, d.K);
 }
 int64_t linear_pack_scratch(const LinearDesc& d) {
-  return d.target.threads * pack_scratch_bytes(d.K);
+  return packed_scratch_bytes<PackSizes>(d.T, d.K, d.target.threads);
 }
 
 int64_t linear_tile_scratch(const LinearDesc& d) {
-  return packed_token_bytes(std::min(d.T, kTileTokens), d.K) + d.target.threads * tile_scratch_bytes(d.K);
+  return packed_scratch_bytes<TileSizes>(d.T, d.K, d.target.threads);
 }
 
 Cost linear_cost(const LinearArgs& a) {

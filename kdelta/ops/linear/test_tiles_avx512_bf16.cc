@@ -1,8 +1,9 @@
 #include "kdelta/ops/linear/test_tiles.h"
 
 #if defined(__AVX512BF16__) && defined(__AVX512VBMI__)
-#include "kdelta/ops/grouped_linear/cpu_tiles.h"
-#include "kdelta/ops/linear/cpu_tiles.h"
+#include "kdelta/ops/common/cpu/dot_amx.h"
+#include "kdelta/ops/grouped_linear/cpu_packed.h"
+#include "kdelta/ops/linear/cpu_kernel.h"
 #include "kdelta/ops/linear/emulated_tiles.h"
 
 namespace kdelta::test {
@@ -14,7 +15,7 @@ bool tiles_compiled() {
 void linear_emulated(const Exec& ex, const LinearArgs& a) {
   const LinearDesc d{target_of(ex), a.x.dtype, a.w.dtype, a.out.dtype, a.x.dim(0), a.w.cols, a.w.rows};
   Arena::Scope scope(*ex.scratch);
-  linear_tiles<EmulatedTiles>(ex, a, ex.scratch->take(linear_tile_scratch(d)));
+  project_packed<TileKernel<EmulatedTiles>>(ex, linear_projection(a), ex.scratch->take(linear_tile_scratch(d)));
 }
 
 void grouped_linear_emulated(const Exec& ex, const GroupedLinearArgs& a) {
@@ -22,7 +23,7 @@ void grouped_linear_emulated(const Exec& ex, const GroupedLinearArgs& a) {
   const GroupedLinearDesc d{
       target_of(ex), a.x.dtype, w.dtype, a.out.dtype, a.out.dim(0), static_cast<int64_t>(a.w.size()), w.cols, w.rows};
   Arena::Scope scope(*ex.scratch);
-  grouped_linear_tiles<EmulatedTiles>(ex, a, d, ex.scratch->take(grouped_linear_tile_scratch(d)));
+  grouped_linear_packed<TileKernel<EmulatedTiles>>(ex, a, d, ex.scratch->take(grouped_linear_tile_scratch(d)));
 }
 
 }  // namespace kdelta::test

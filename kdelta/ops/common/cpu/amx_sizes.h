@@ -15,15 +15,20 @@ KDELTA_INLINE int64_t tile_columns(int64_t K) {
   return (K + 31) / 32;
 }
 
-// Bytes of `count` tokens packed as tiles: up to 16 tokens make one narrow block, more make blocks of 16.
-KDELTA_INLINE int64_t packed_token_bytes(int64_t count, int64_t K) {
-  return tile_columns(K) * 64 * (count <= 16 ? count : (count + 15) / 16 * 16);
-}
-
 // Bytes of one thread: weight tiles, product tiles, scale drops, one dequantised row.
 KDELTA_INLINE int64_t tile_scratch_bytes(int64_t K) {
   return kTileBytes * kTilePanels * (kTileColumns / 32 + kTileTokens / 16) + kTilePanels * 16 * 64 +
          (K * 4 + 63) / 64 * 64;
 }
+
+// For cpu/packed.h. Up to 16 tokens make one narrow block, more make blocks of 16: 17 take two.
+struct TileSizes {
+  static constexpr int64_t kTokens = kTileTokens, kUnit = 16;
+  static KDELTA_INLINE int64_t packed(int64_t tokens, int64_t K) {
+    return tile_columns(K) * 64 * (tokens <= 16 ? tokens : (tokens + 15) / 16 * 16);
+  }
+  static KDELTA_INLINE int64_t packed_at_most(int64_t tokens, int64_t K) { return 2 * tokens * tile_columns(K) * 64; }
+  static KDELTA_INLINE int64_t thread(int64_t, int64_t K) { return tile_scratch_bytes(K); }
+};
 
 }  // namespace kdelta

@@ -21,8 +21,8 @@ struct TileScratch {
   float* exact_row;  // [K]
 };
 
-KDELTA_INLINE TileScratch tile_scratch(void* scratch, int rank, int64_t K) {
-  uint8_t* weights = static_cast<uint8_t*>(scratch) + rank * tile_scratch_bytes(K);
+KDELTA_INLINE TileScratch tile_scratch(void* scratch) {
+  uint8_t* weights = static_cast<uint8_t*>(scratch);
   uint8_t* products = weights + kTilePanels * (kTileColumns / 32) * kTileBytes;
   uint8_t* drops = products + kTilePanels * (kTileTokens / 16) * kTileBytes;
   return {weights, reinterpret_cast<float*>(products), reinterpret_cast<__m512i*>(drops),
@@ -295,28 +295,38 @@ KDELTA_INLINE int64_t few_tokens_group(const Projection& p, const PackedTokens& 
   return few_tokens<Tiles, F, 1, Out>(p, x, n, s), 1;
 }
 
-// Panels [begin, end) of p, whose tokens (at most kTileTokens) are packed at `packed`.
+// For cpu/packed.h, on any Tiles with the members of AmxTiles: a test runs it on emulated ones.
 template <class Tiles>
-void project_panels_tiles(const Projection& p, const uint8_t* packed, int64_t begin, int64_t end,
-                          const TileScratch& s) {
-  const PackedTokens x = packed_tokens(p, packed);
-  Tiles::configure(static_cast<int>(x.columns));
-  dispatch_words(p.w.dtype, [&](auto words) {
-    dispatch_activation(p.out.dtype, [&](auto out) {
-      using F = decltype(words);
-      using Out = decltype(out);
-      for (int64_t i = begin; i < end;) {
-        const int64_t panels = end - i < kTilePanels ? end - i : kTilePanels;
-        if (x.blocks == 1) {
-          i += few_tokens_group<Tiles, F, Out>(p, x, i * kPanelRows, panels, s);
-        } else {
-          many_tokens<Tiles, F, Out>(p, x, i * kPanelRows, panels, s);
-          i += panels;
+struct TileKernel {
+  using Sizes = TileSizes;
+
+  static KDELTA_INLINE void pack(const Projection& p, int64_t begin, int64_t end, void* packed) {
+    auto* at = static_cast<uint8_t*>(packed);
+    const PackedTokens x = packed_tokens(p, at);
+    for (int64_t b = begin / kTokenBlock; b * kTokenBlock < end; ++b)
+      pack_token_block(p, b, x.columns, at + b * tile_columns(p.w.cols) * 64 * x.columns);
+  }
+  static KDELTA_INLINE void multiply(const Projection& p, void* packed, int64_t begin, int64_t end, void* scratch) {
+    const PackedTokens x = packed_tokens(p, static_cast<uint8_t*>(packed));
+    const TileScratch s = tile_scratch(scratch);
+    Tiles::configure(static_cast<int>(x.columns));
+    dispatch_words(p.w.dtype, [&](auto words) {
+      dispatch_activation(p.out.dtype, [&](auto out) {
+        using F = decltype(words);
+        using Out = decltype(out);
+        for (int64_t i = begin; i < end;) {
+          const int64_t panels = end - i < kTilePanels ? end - i : kTilePanels;
+          if (x.blocks == 1) {
+            i += few_tokens_group<Tiles, F, Out>(p, x, i * kPanelRows, panels, s);
+          } else {
+            many_tokens<Tiles, F, Out>(p, x, i * kPanelRows, panels, s);
+            i += panels;
+          }
         }
-      }
+      });
     });
-  });
-  Tiles::release();
-}
+    Tiles::release();
+  }
+};
 
 }  // namespace kdelta

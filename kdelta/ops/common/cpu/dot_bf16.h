@@ -1,270 +1,470 @@
-// Projection of bf16 tokens with vdpbf16ps: lanes are the 16 rows of a panel, an accumulator adds the column pairs 0,
-// 1, 2, ... in order, whatever T is. Weights of G panels x kColumns are transposed (and dequantised) into L1, then TT
-// tokens at a time take a dword of x per lane-wide product. Accumulators rest in fp32 between column ranges, so ranges
-// and tiles never change a bit.
+// Projection of bf16 tokens with vdpbf16ps. The order of every sum: a segment of 1,024 columns is added up in 16 lanes,
+// vector by vector as row_words.h lays a row out, the lanes by a fixed tree, the segments in order. One token reads
+// four weight rows at a time as they lie in the file; many tokens meet 8 rows unpacked in L1. Which of the two, and
+// how tokens and columns are cut into passes, never changes a bit.
 #pragma once
 
 #include "kdelta/ops/common/cpu/pack_sizes.h"
 #include "kdelta/ops/common/cpu/panel_outputs.h"
-#include "kdelta/ops/common/cpu/weight_words.h"
+#include "kdelta/ops/common/cpu/row_words.h"
 
 // The inline namespace names the instruction set in every symbol (tools/check_isa).
 namespace kdelta::inline avx512_bf16 {
 
+inline constexpr int64_t kTileFloats16 = 4 * kTokenTile;  // sums of 4 rows x 6 tokens, token by token
+
 // Per-thread scratch of this kernel.
 struct PackScratch {
-  __m512i* words;    // [G] panels, 512 / G pairs of columns apart
-  __m512i* drops;    // [8][16] scale drops of the current 512 columns
-  __m512* sums;      // [256 tokens][8 panels] accumulators, group by group
+  bf16* words;       // [kUnpackRows][segment] unpacked weights
+  float* sums;       // [panel][tile of tokens][4 quads of rows][6 tokens][4 rows]
   float* exact_row;  // [K] for rows outside the range of exact bf16 weights
 };
 
-KDELTA_INLINE PackScratch pack_scratch(void* scratch, int rank, int64_t K) {
-  auto* base = reinterpret_cast<__m512i*>(static_cast<char*>(scratch) + rank * pack_scratch_bytes(K));
-  __m512i* drops = base + kPackVectors;
-  __m512i* sums = drops + kPackPanels * 16;
-  return {base, drops, reinterpret_cast<__m512*>(sums), reinterpret_cast<float*>(sums + kPackTokens * kPackPanels)};
+KDELTA_INLINE PackScratch pack_scratch(void* scratch, int64_t T, int64_t K) {
+  const PackBytes bytes = pack_bytes(T, K);
+  char* words = static_cast<char*>(scratch);
+  char* sums = words + bytes.words;
+  return {reinterpret_cast<bf16*>(words), reinterpret_cast<float*>(sums), reinterpret_cast<float*>(sums + bytes.sums)};
 }
 
-// Bytes ahead of the loads of a row (0 costs half the rate, 2,048 a tenth: notes.md); the end of a row leads into the
-// rows of the next panel group.
-inline constexpr int64_t kPackPrefetch = 512;
-
-// One step of a panel: 64 bytes of each row, or `bytes` of `count` rows. dst[i] = pair i of all rows.
-template <class F, bool kAhead>
-KDELTA_INLINE void pack_step(const uint8_t* row, int64_t stride, int64_t ahead, const __m512i* drops, __m512i* dst) {
-  __m512i v[16];
-  __asm__("" : "+r"(stride));  // or 16 row offsets are kept across the steps, in vector registers
-#pragma GCC unroll 4
-  for (int r = 0; r < 16; r += 4, row += 4 * stride)
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      v[r + i] = _mm512_loadu_si512(row + i * stride);
-      if constexpr (kAhead) _mm_prefetch(reinterpret_cast<const char*>(row + i * stride + ahead), _MM_HINT_T0);
-    }
-  transpose16(v);
-#pragma GCC unroll 16
-  for (int j = 0; j < 16; ++j)
-#pragma GCC unroll 4
-    for (int p = 0; p < F::kPairs; ++p)
-      _mm512_store_si512(dst + j * F::kPairs + p, F::expand(v[j], p, F::kScaled ? drops[j * F::kPairs / 16] : v[j]));
-}
-
-template <class F>
-KDELTA_INLINE void pack_partial_step(const uint8_t* row, int64_t stride, int64_t count, int64_t bytes,
-                                     const __m512i* drops, __m512i* dst) {
-  const __mmask64 valid = bytes >= 64 ? ~__mmask64{0} : (__mmask64{1} << bytes) - 1;
-  __m512i v[16];
-  for (int r = 0; r < 16; ++r)
-    v[r] = r < count ? _mm512_maskz_loadu_epi8(valid, row + r * stride) : _mm512_setzero_si512();
-  transpose16(v);
-  for (int j = 0; j < 16; ++j)
-#pragma GCC unroll 4
-    for (int p = 0; p < F::kPairs; ++p)
-      dst[j * F::kPairs + p] = F::expand(v[j], p, F::kScaled ? drops[j * F::kPairs / 16] : v[j]);
-}
-
-// Columns [k, k + columns) of the rows [n, n + count) of one panel; k is a multiple of the step.
-template <class F, bool kAhead>
-__attribute__((noinline)) void pack_panel(const Matrix& w, int64_t n, int64_t count, int64_t k, int64_t columns,
-                                          int64_t group_rows, const __m512i* drops, __m512i* dst) {
-  constexpr int64_t kStep = 32 * F::kPairs;  // columns in 64 bytes
-  const int64_t row_end = (w.cols * 2 + F::kPairs - 1) / F::kPairs;
-  const uint8_t* row = w.row(n);
-  for (int64_t c = 0; c < columns; c += kStep, dst += 16 * F::kPairs) {
-    const int64_t at = (k + c) * 2 / F::kPairs, bytes = row_end - at;
-    const __m512i* d = drops + (k + c) % kScaleSpan / kMxBlock;
-    if (bytes >= 64 && count == 16) {
-      const int64_t ahead =
-          at + kPackPrefetch < row_end ? kPackPrefetch : group_rows * w.row_bytes + kPackPrefetch - row_end;
-      pack_step<F, kAhead>(row + at, w.row_bytes, ahead, d, dst);
-    } else {
-      pack_partial_step<F>(row + at, w.row_bytes, count, bytes, d, dst);
-    }
-  }
-}
-
-// The next column range of a group: `bytes` from `row` on in each of its rows. With few tokens the products of one
-// range wait for each other longer than memory needs to deliver the next, so that is when it is fetched.
-struct NextRange {
-  const uint8_t* row = nullptr;
-  int64_t stride = 0, bytes = 0;
+// Columns [k, k + count) of a pass: one segment or its last part. `padded` is whole steps of 64 bytes of a row.
+struct Segment {
+  int64_t k, count, padded;
 };
 
-// Pair i of a tile fetches row i: 128 columns make 64 pairs, four panels 64 rows.
-KDELTA_INLINE void fetch_next(const NextRange& next, int64_t i) {
-  for (int64_t b = 0; b < next.bytes; b += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(next.row + i * next.stride + b), _MM_HINT_T0);
-}
-
-// `pairs` column pairs of G panels times TT tokens whose rows start at x[t]. `odd`: one more column, the last of an odd
-// K.
-template <int G, int TT>
-KDELTA_INLINE void dot_tile(const __m512i* words, const bf16* const* x, int64_t pairs, bool odd, bool first,
-                            const NextRange& next, __m512* sums) {
-  constexpr int64_t kStride = kPackVectors / G;
-  __m512 acc[TT][G];
-#pragma GCC unroll 12
-  for (int t = 0; t < TT; ++t)
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) acc[t][g] = first ? _mm512_setzero_ps() : sums[t * G + g];
-  auto step = [&](int64_t i, auto dword) __attribute__((always_inline)) {
-    __m512i wv[G];
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) wv[g] = words[g * kStride + i];
-#pragma GCC unroll 12
-    for (int t = 0; t < TT; ++t) {
-      const __m512i xv = _mm512_set1_epi32(dword(x[t] + 2 * i));
-#pragma GCC unroll 8
-      for (int g = 0; g < G; ++g)
-        acc[t][g] = _mm512_dpbf16_ps(acc[t][g], reinterpret_cast<__m512bh>(wv[g]), reinterpret_cast<__m512bh>(xv));
-    }
-  };
-  for (int64_t i = 0; i < pairs; ++i) {
-    if constexpr (G == 4) fetch_next(next, i);
-    step(
-        i, [](const bf16* p) __attribute__((always_inline)) {
-          int d;
-          __builtin_memcpy(&d, p, 4);
-          return d;
-        });
-  }
-  if (odd)
-    step(
-        pairs, [](const bf16* p) __attribute__((always_inline)) { return static_cast<int>(p->bits); });
-#pragma GCC unroll 12
-  for (int t = 0; t < TT; ++t)
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) sums[t * G + g] = acc[t][g];
-}
-
-// Tokens [begin, end) against one packed column range [k, k + columns) of G panels.
-// Not inlined, as pack_panel: constants of the one must not take registers from the other.
-template <int G>
-__attribute__((noinline)) void dot_tokens(const Projection& p, int64_t begin, int64_t end, int64_t k, int64_t columns,
-                                          const __m512i* words, const NextRange& next, __m512* all_sums) {
-  constexpr int kMost = 24 / G > 12 ? 12 : 24 / G;
-  const bf16* x[kMost];
-  for (int64_t t = begin; t < end;) {
-    const int64_t left = end - t < kMost ? end - t : kMost;
-    for (int64_t i = 0; i < left; ++i) x[i] = p.token<bf16>(t + i) + k;
-    __m512* sums = all_sums + (t - begin) * G;
-    auto tile = [&](auto tokens) __attribute__((always_inline)) {
-      dot_tile<G, decltype(tokens)::value>(words, x, columns / 2, columns % 2 != 0, k == 0, next, sums);
-      t += decltype(tokens)::value;
-    };
-    if constexpr (kMost >= 12)
-      if (left >= 12) {
-        tile(std::integral_constant<int, 12>{});
-        continue;
-      }
-    if constexpr (kMost >= 6)
-      if (left >= 6) {
-        tile(std::integral_constant<int, 6>{});
-        continue;
-      }
-    if (left >= 3)
-      tile(std::integral_constant<int, 3>{});
-    else if (left == 2)
-      tile(std::integral_constant<int, 2>{});
-    else
-      tile(std::integral_constant<int, 1>{});
-  }
-}
-
-template <int G, class Out>
-KDELTA_INLINE void store_group(const Projection& p, int64_t n, int64_t begin, int64_t end, const __mmask16* outside,
-                               const __m512* sums) {
-  __mmask16 rows[G];
-  for (int g = 0; g < G; ++g) rows[g] = stored_rows(p, n + 16 * g, outside[g]);
-  for (int64_t t = begin; t < end; ++t)
-    for (int g = 0; g < G; ++g) {
-      const int64_t at = n + 16 * g;
-      const Out* addend = p.addend.null() ? nullptr : p.addend.template at<const Out>(t) + at;
-      store_outputs(sums[(t - begin) * G + g], addend, p.out.template at<Out>(t) + at, rows[g]);
-    }
-}
-
-// The column range [k, k + columns) of G panels at row n into s.words; returns the rows outside the exact range in
-// `outside`.
-template <class F, int G>
-KDELTA_INLINE void pack_group(const Matrix& w, int64_t n, int64_t k, int64_t columns, __m512i* drops,
-                              __mmask16* outside, __m512i* words) {
-  for (int64_t g = 0; g < G; ++g) {
-    const int64_t first = n + 16 * g, count = w.rows - first < 16 ? w.rows - first : 16;
-    if constexpr (F::kScaled)
-      if (k % kScaleSpan == 0)
-        outside[g] |= scale_drops_by_block<F>(w, first, count, k / kMxBlock, 16 * G, drops + 16 * g);
-    pack_panel<F, G != 4>(w, first, count, k, columns, 16 * G, drops + 16 * g, words + g * (kPackVectors / G));
-  }
-}
-
-// Where the range after the one that ends at column k lies: further on in the rows at n, or at the start of those
-// `ahead` rows on. Groups take turns, so a range has the turn of the other group to arrive in.
 template <class F>
-KDELTA_INLINE NextRange next_range(const Matrix& w, int64_t n, int64_t k, int64_t columns, int64_t ahead) {
-  const int64_t row = k < w.cols ? n : n + ahead, at = k < w.cols ? k * 2 / F::kPairs : 0;
-  return {w.row(row) + at, w.row_bytes, columns * 2 / F::kPairs};
+KDELTA_INLINE Segment segment_at(int64_t k, int64_t end) {
+  constexpr int64_t kStep = 32 * F::kVectors;
+  const int64_t count = end - k < kSegment ? end - k : kSegment;
+  return {k, count, (count + kStep - 1) / kStep * kStep};
 }
 
-// Few tokens fit 4 x 6 accumulators. They take short ranges, so that the packed words (16 KB) and the range being
-// fetched (up to 16 KB) share L1.
-inline constexpr int64_t kFewTokens = 6, kFewColumns = 128;
+// Tokens -------------------------------------------------------------------------------------------------------------
 
-// `groups` times G panels starting at row n, all tokens. 256 tokens x 512 columns (256 KB) stay in L2 for all the
-// groups.
-template <class F, int G, class Out>
-void dot_groups(const Projection& p, int64_t n, int64_t groups, const PackScratch& s) {
-  constexpr int64_t kColumns = G == 4 ? kFewColumns : kScaleSpan;
-  __mmask16 outside[kPackPanels] = {};
-  for (int64_t begin = 0; begin < p.T; begin += kPackTokens) {
-    const int64_t end = begin + kPackTokens < p.T ? begin + kPackTokens : p.T;
-    for (int64_t k = 0; k < p.w.cols; k += kColumns) {
-      const int64_t columns = p.w.cols - k < kColumns ? p.w.cols - k : kColumns;
-      for (int64_t i = 0; i < groups; ++i) {
-        pack_group<F, G>(p.w, n + 16 * G * i, k, columns, s.drops + 16 * G * i, outside + G * i, s.words);
-        const NextRange next = next_range<F>(p.w, n + 16 * G * i, k + columns, kColumns, 16 * G * groups);
-        dot_tokens<G>(p, begin, end, k, columns, s.words, next, s.sums + i * kPackTokens * G);
-      }
-    }
-    for (int64_t i = 0; i < groups; ++i)
-      store_group<G, Out>(p, n + 16 * G * i, begin, end, outside + G * i, s.sums + i * kPackTokens * G);
+KDELTA_INLINE __m512i ascending_words() {
+  alignas(64) static constexpr std::array<uint16_t, 32> kAscending = [] {
+    std::array<uint16_t, 32> words{};
+    for (uint16_t i = 0; i < 32; ++i) words[i] = i;
+    return words;
+  }();
+  return _mm512_load_si512(kAscending.data());
+}
+
+KDELTA_INLINE __m512i even_words(__m512i a, __m512i b) {
+  const __m512i index = _mm512_slli_epi16(ascending_words(), 1);
+  return _mm512_permutex2var_epi16(a, index, b);
+}
+KDELTA_INLINE __m512i odd_words(__m512i a, __m512i b) {
+  const __m512i index = _mm512_add_epi16(_mm512_slli_epi16(ascending_words(), 1), _mm512_set1_epi16(1));
+  return _mm512_permutex2var_epi16(a, index, b);
+}
+
+// v[0 .. kVectors): columns in order -> columns as F::expand gives them.
+template <int kVectors>
+KDELTA_INLINE void deal_columns(__m512i (&v)[kVectors]) {
+  if constexpr (kVectors == 2) {
+    const __m512i a = v[0], b = v[1];
+    v[0] = even_words(a, b), v[1] = odd_words(a, b);
+  } else if constexpr (kVectors == 4) {
+    const __m512i even0 = even_words(v[0], v[1]), even1 = even_words(v[2], v[3]);
+    const __m512i odd0 = odd_words(v[0], v[1]), odd1 = odd_words(v[2], v[3]);
+    v[0] = even_words(even0, even1), v[2] = odd_words(even0, even1);
+    v[1] = even_words(odd0, odd1), v[3] = odd_words(odd0, odd1);
   }
-  if constexpr (F::kScaled)
-    for (int64_t g = 0; g < groups * G; ++g)
-      if (outside[g] != 0) exact_rows<Out>(p, n + 16 * g, outside[g], s.exact_row);
 }
 
-// Panels [begin, end): few tokens take many panels at once, because the products of one accumulator wait for each
-// other.
-template <class F, class Out>
-void dot_panels_bf16(const Projection& p, int64_t begin, int64_t end, const PackScratch& s) {
-  const int64_t widest = p.T <= kFewTokens ? 4 : 2;
-  while (begin < end) {
-    const int64_t left = end - begin, n = begin * kPanelRows;
-    int64_t G = widest;
-    while (G > left) G /= 2;
-    const int64_t groups = (left < kPackPanels ? left : kPackPanels) / G;
-    switch (G) {
-      case 4:
-        dot_groups<F, 4, Out>(p, n, groups, s);
+// One segment of one token, zeros behind its end.
+template <class F>
+KDELTA_INLINE void deal_token(const bf16* x, const Segment& s, bf16* dst) {
+  constexpr int kV = F::kVectors;
+  constexpr int64_t kStep = 32 * kV;
+  auto step = [&](int64_t c, auto load) __attribute__((always_inline)) {
+    __m512i v[kV];
+#pragma GCC unroll 4
+    for (int i = 0; i < kV; ++i) v[i] = load(c + 32 * i);
+    deal_columns<kV>(v);
+#pragma GCC unroll 4
+    for (int i = 0; i < kV; ++i) _mm512_store_si512(dst + c + 32 * i, v[i]);
+  };
+  const int64_t whole = s.count / kStep * kStep;
+  for (int64_t c = 0; c < whole; c += kStep)
+    step(
+        c, [x](int64_t at) __attribute__((always_inline)) { return _mm512_loadu_si512(x + at); });
+  if (whole < s.count)
+    step(
+        whole, [ x, &s ](int64_t at) __attribute__((always_inline)) {
+          const int64_t left = s.count - at;
+          const __mmask32 valid = left >= 32 ? ~__mmask32{0} : left <= 0 ? 0 : (__mmask32{1} << left) - 1;
+          return _mm512_maskz_loadu_epi16(valid, x + at);
+        });
+}
+
+// A pass: tokens [first, first + count) of a projection. Their packed columns lie segment by segment, in each token by
+// token, at `x`.
+struct Pass {
+  int64_t first, count;
+  bf16* x;
+};
+
+KDELTA_INLINE Pass pass_at(const Projection& p, int64_t first, bf16* packed) {
+  const int64_t most = pass_tokens(p.T), left = p.T - first;
+  return {first, left < most ? left : most, packed + first * packed_columns(p.w.cols)};
+}
+
+// Tokens [begin, end) of p to their places in `packed`.
+template <class F>
+KDELTA_INLINE void deal_tokens(const Projection& p, int64_t begin, int64_t end, bf16* packed) {
+  const int64_t most = pass_tokens(p.T), K = p.w.cols;
+  for (int64_t t = begin; t < end; ++t) {
+    const Pass pass = pass_at(p, t / most * most, packed);
+    for (int64_t k = 0; k < K; k += kSegment) {
+      const Segment s = segment_at<F>(k, K);
+      deal_token<F>(p.token<bf16>(t) + k, s, pass.x + k * pass.count + (t - pass.first) * s.padded);
+    }
+  }
+}
+
+// Sums ---------------------------------------------------------------------------------------------------------------
+
+// Lanes of TT x 4 accumulators added up by one tree each; added to `sums` [token][4 rows], or stored there.
+template <int TT>
+KDELTA_INLINE void keep_sums(const __m512 (&acc)[TT][4], bool first, float* sums) {
+  __m512 four[TT];  // in each 128-bit lane: partial sums of the four rows
+#pragma GCC unroll 6
+  for (int t = 0; t < TT; ++t) {
+    const __m512d ab = _mm512_castps_pd(
+        _mm512_add_ps(_mm512_unpacklo_ps(acc[t][0], acc[t][1]), _mm512_unpackhi_ps(acc[t][0], acc[t][1])));
+    const __m512d cd = _mm512_castps_pd(
+        _mm512_add_ps(_mm512_unpacklo_ps(acc[t][2], acc[t][3]), _mm512_unpackhi_ps(acc[t][2], acc[t][3])));
+    four[t] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+  }
+#pragma GCC unroll 2
+  for (int t = 0; t < TT; t += 4) {
+    const auto at = [&](int i) __attribute__((always_inline)) {
+      return four[t + i < TT ? t + i : t];
+    };
+    const auto halves = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+      return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    };
+    const __m512 lo = halves(at(0), at(1)), hi = halves(at(2), at(3));
+    __m512 sum = _mm512_add_ps(_mm512_shuffle_f32x4(lo, hi, 0x88), _mm512_shuffle_f32x4(lo, hi, 0xdd));
+    const __mmask16 valid = TT - t >= 4 ? 0xffff : static_cast<__mmask16>((1u << 4 * (TT - t)) - 1);
+    if (!first) sum = _mm512_add_ps(_mm512_maskz_loadu_ps(valid, sums + 4 * t), sum);
+    _mm512_mask_storeu_ps(sums + 4 * t, valid, sum);
+  }
+}
+
+template <int TT>
+KDELTA_INLINE void zero(__m512 (&acc)[TT][4]) {
+#pragma GCC unroll 6
+  for (int t = 0; t < TT; ++t)
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) acc[t][r] = _mm512_setzero_ps();
+}
+
+KDELTA_INLINE __m512 multiply_add(__m512 sum, __m512i w, __m512i x) {
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+}
+
+// Four rows of unpacked words, `stride` apart, times TT tokens, `columns` of one segment.
+template <int TT>
+__attribute__((noinline)) void multiply_tile(const bf16* w, int64_t stride, const bf16* x, int64_t columns, bool first,
+                                             float* sums) {
+  __m512 acc[TT][4];
+  zero<TT>(acc);
+  for (int64_t c = 0; c < columns; c += 32) {
+    __m512i rows[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) rows[r] = _mm512_loadu_si512(w + r * stride + c);
+#pragma GCC unroll 6
+    for (int t = 0; t < TT; ++t) {
+      const __m512i token = _mm512_load_si512(x + t * columns + c);
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) acc[t][r] = multiply_add(acc[t][r], rows[r], token);
+    }
+  }
+  keep_sums<TT>(acc, first, sums);
+}
+
+// Few tokens: rows straight from the file -----------------------------------------------------------------------------
+
+// A row of weights and the lead of its prefetch. Rows past the end repeat the last one; nobody stores their sums.
+struct FileRow {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  int64_t code_lead, scale_lead;
+};
+
+// The lines wanted are those of the same columns some rows on: file order is memory order, and 12 KB of lead leaves
+// memory the time it takes.
+inline constexpr int64_t kLeadBytes = 12 << 10;
+
+KDELTA_INLINE FileRow file_row(const Matrix& w, int64_t n) {
+  const int64_t row = n < w.rows ? n : w.rows - 1, rows_on = (kLeadBytes / w.row_bytes + 3) / 4 * 4 + 4;
+  return {w.row(row), w.scale == nullptr ? nullptr : w.scale_row(row), rows_on * w.row_bytes,
+          rows_on * w.scale_row_bytes};
+}
+
+// (kTop - code) << 7 in both words of lane b for block b of the 512 columns from `k`; blocks past the end of the row
+// read as kTop. `outside` becomes true when a code has no exact form.
+template <class F>
+KDELTA_INLINE __m512i row_drops(const FileRow& row, int64_t k, int64_t K, bool& outside) {
+  const int64_t block = k / kMxBlock, left = K / kMxBlock - block;
+  const __mmask16 valid = left >= 16 ? __mmask16{0xffff} : static_cast<__mmask16>((1u << left) - 1);
+  const __m128i codes = _mm_mask_loadu_epi8(_mm_set1_epi8(static_cast<char>(F::kTop)), valid, row.scales + block);
+  _mm_prefetch(reinterpret_cast<const char*>(row.scales + block + row.scale_lead), _MM_HINT_T0);
+  __mmask16 lanes;
+  const __m512i drops = scale_drop<F>(_mm512_cvtepu8_epi32(codes), lanes);
+  outside |= lanes != 0;
+  return drops;
+}
+
+// Lane i of a step: the block of its columns, counted from the start of the 512.
+template <class F>
+KDELTA_INLINE __m512i block_of_lane() {
+  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  return _mm512_srli_epi32(lanes, F::kVectors == 4 ? 2 : 3);
+}
+
+// Four rows x TT tokens over one segment.
+template <class F, int TT>
+KDELTA_INLINE void multiply_rows(const FileRow (&rows)[4], const Segment& s, int64_t K, const bf16* x, bool first,
+                                 bool (&outside)[4], float* sums) {
+  constexpr int kV = F::kVectors;
+  __m512 acc[TT][4];
+  zero<TT>(acc);
+  __m512i drops[4] = {}, blocks = _mm512_setzero_si512();
+  auto step = [&](int64_t c, auto load) __attribute__((always_inline)) {
+    if constexpr (F::kScaled)
+      if (c % kScaleSpan == 0) {
+        blocks = block_of_lane<F>();
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) drops[r] = row_drops<F>(rows[r], s.k + c, K, outside[r]);
+      }
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      const uint8_t* codes = rows[r].codes + (s.k + c) * 2 / kV;
+      __m512i words[kV];
+      F::expand(load(codes), F::kScaled ? _mm512_permutexvar_epi32(blocks, drops[r]) : blocks, words);
+      if constexpr (F::kScaled) _mm_prefetch(reinterpret_cast<const char*>(codes + rows[r].code_lead), _MM_HINT_T0);
+#pragma GCC unroll 4
+      for (int v = 0; v < kV; ++v)
+#pragma GCC unroll 6
+        for (int t = 0; t < TT; ++t)
+          acc[t][r] = multiply_add(acc[t][r], words[v], _mm512_load_si512(x + t * s.padded + c + 32 * v));
+    }
+    if constexpr (F::kScaled) blocks = _mm512_add_epi32(blocks, _mm512_set1_epi32(kV));
+  };
+  const int64_t whole = s.count / (32 * kV) * (32 * kV);
+  for (int64_t c = 0; c < whole; c += 32 * kV)
+    step(
+        c, [](const uint8_t* p) __attribute__((always_inline)) { return _mm512_loadu_si512(p); });
+  if (whole < s.count) {
+    const __mmask64 valid = (__mmask64{1} << ((s.count - whole) * 2 / kV)) - 1;
+    step(
+        whole, [valid](const uint8_t* p) __attribute__((always_inline)) { return _mm512_maskz_loadu_epi8(valid, p); });
+  }
+  keep_sums<TT>(acc, first, sums);
+}
+
+// Columns [k, end) of the panel at n times TT tokens.
+template <class F, int TT>
+__attribute__((noinline)) void multiply_panel_rows(const Matrix& w, int64_t n, int64_t k, int64_t end, const bf16* x,
+                                                   __mmask16& outside, float* sums) {
+  for (int64_t quad = 0; quad < 4 && n + 4 * quad < w.rows; ++quad) {
+    FileRow rows[4];
+    bool out[4] = {};
+    for (int64_t r = 0; r < 4; ++r) rows[r] = file_row(w, n + 4 * quad + r);
+    for (int64_t at = k; at < end; at += kSegment)
+      multiply_rows<F, TT>(rows, segment_at<F>(at, end), w.cols, x + at * TT, at == 0, out,
+                           sums + quad * kTileFloats16);
+    for (int r = 0; r < 4; ++r) outside |= static_cast<__mmask16>((out[r] ? 1u : 0u) << (4 * quad + r));
+  }
+}
+
+// Many tokens: 8 rows unpacked ---------------------------------------------------------------------------------------
+
+// One row over one segment.
+template <class F>
+KDELTA_INLINE bool unpack_row(const FileRow& row, const Segment& s, int64_t K, bf16* dst) {
+  constexpr int kV = F::kVectors;
+  bool outside = false;
+  __m512i drops = _mm512_setzero_si512(), blocks = drops;
+  for (int64_t c = 0; c < s.padded; c += 32 * kV) {
+    if constexpr (F::kScaled)
+      if (c % kScaleSpan == 0) blocks = block_of_lane<F>(), drops = row_drops<F>(row, s.k + c, K, outside);
+    const int64_t left = (s.count - c) * 2 / kV;
+    const __mmask64 valid = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
+    const __m512i codes = _mm512_maskz_loadu_epi8(valid, row.codes + (s.k + c) * 2 / kV);
+    __m512i words[kV];
+    F::expand(codes, F::kScaled ? _mm512_permutexvar_epi32(blocks, drops) : drops, words);
+    if constexpr (F::kScaled) blocks = _mm512_add_epi32(blocks, _mm512_set1_epi32(kV));
+#pragma GCC unroll 4
+    for (int v = 0; v < kV; ++v) _mm512_store_si512(dst + c + 32 * v, words[v]);
+  }
+  return outside;
+}
+
+// Rows [n, n + count) over one segment; returns those that have no exact form. Not inlined: constants of the decoder
+// must not take registers from the tiles.
+template <class F>
+__attribute__((noinline)) unsigned unpack_rows(const Matrix& w, int64_t n, int64_t count, const Segment& s,
+                                               int64_t scale_lead, bf16* words) {
+  unsigned outside = 0;
+  for (int64_t r = 0; r < count; ++r) {
+    const FileRow row{w.row(n + r), F::kScaled ? w.scale_row(n + r) : nullptr, 0, scale_lead};
+    outside |= (unpack_row<F>(row, s, w.cols, words + r * s.padded) ? 1u : 0u) << r;
+  }
+  return outside;
+}
+
+// The weights that are unpacked next: `lines` cache lines from `row` on in each of kUnpackRows rows.
+struct NextWeights {
+  const uint8_t* row;
+  int64_t stride, lines;
+};
+
+// Part `i` of `parts` of them into L2, so that memory works while tiles are multiplied.
+KDELTA_INLINE void fetch_part(const NextWeights& next, int64_t i, int64_t parts) {
+  const int64_t all = kUnpackRows * next.lines, end = all * (i + 1) / parts;
+  for (int64_t line = all * i / parts; line < end; ++line)
+    _mm_prefetch(reinterpret_cast<const char*>(next.row + line / next.lines * next.stride + line % next.lines * 64),
+                 _MM_HINT_T1);
+}
+
+template <int TT>
+KDELTA_INLINE void multiply_quads(const bf16* words, int64_t rows, const bf16* x, int64_t columns, bool first,
+                                  float* sums) {
+  for (int64_t r = 0; r < rows; r += 4, words += 4 * columns, sums += kTileFloats16)
+    multiply_tile<TT>(words, columns, x, columns, first, sums);
+}
+
+// All tokens of a pass against one segment of `rows` unpacked rows. `cold`: nobody has read these tokens yet, so each
+// tile has the next one fetched.
+KDELTA_INLINE void multiply_unpacked(const bf16* words, int64_t rows, const bf16* x, int64_t tokens, int64_t columns,
+                                     bool first, const NextWeights& next, bool cold, float* sums) {
+  const int64_t tiles = (tokens + kTokenTile - 1) / kTokenTile;
+  for (int64_t i = 0; i < tiles; ++i, x += kTokenTile * columns, sums += 4 * kTileFloats16) {
+    fetch_part(next, i, tiles);
+    if (cold)
+      for (int64_t c = 0; c < kTokenTile * columns; c += 32)
+        _mm_prefetch(reinterpret_cast<const char*>(x + kTokenTile * columns + c), _MM_HINT_T1);
+    switch (tokens - i * kTokenTile) {
+      case 1:
+        multiply_quads<1>(words, rows, x, columns, first, sums);
         break;
       case 2:
-        dot_groups<F, 2, Out>(p, n, groups, s);
+        multiply_quads<2>(words, rows, x, columns, first, sums);
+        break;
+      case 3:
+        multiply_quads<3>(words, rows, x, columns, first, sums);
+        break;
+      case 4:
+        multiply_quads<4>(words, rows, x, columns, first, sums);
+        break;
+      case 5:
+        multiply_quads<5>(words, rows, x, columns, first, sums);
         break;
       default:
-        dot_groups<F, 1, Out>(p, n, groups, s);
+        multiply_quads<6>(words, rows, x, columns, first, sums);
     }
-    begin += groups * G;
   }
 }
 
-template <class Tag>
-void project_panels_bf16(const Projection& p, int64_t begin, int64_t end, const PackScratch& s) {
-  dispatch_words(p.w.dtype, [&](auto words) {
-    dispatch_activation(p.out.dtype,
-                        [&](auto out) { dot_panels_bf16<decltype(words), decltype(out)>(p, begin, end, s); });
-  });
+// Columns [k, end) of the panel at n, all tokens of a pass; k is a multiple of the segment.
+template <class F>
+KDELTA_INLINE void multiply_many(const Matrix& w, int64_t n, const Pass& pass, int64_t k, int64_t end, bool cold,
+                                 bf16* words, __mmask16& outside, float* sums) {
+  for (int64_t at = k; at < end; at += kSegment)
+    for (int64_t r = 0; r < kPanelRows && n + r < w.rows; r += kUnpackRows) {
+      const Segment segment = segment_at<F>(at, end);
+      const int64_t left = w.rows - n - r, rows = left < kUnpackRows ? left : kUnpackRows;
+      // Next come the other rows of the panel, then its following segment, then the start of this range in the next.
+      const bool next_segment = r + kUnpackRows == kPanelRows, next_panel = next_segment && at + kSegment >= end;
+      const int64_t row = next_panel ? kPanelRows : next_segment ? 0 : kUnpackRows;
+      const int64_t column = next_panel ? k : next_segment ? at + kSegment : at;
+      const int64_t columns = end - column < kSegment ? end - column : kSegment;
+      const NextWeights next{w.row(n + row) + column * 2 / F::kVectors, w.row_bytes, columns / (32 * F::kVectors)};
+      const int64_t scale_lead = (row - r) * w.scale_row_bytes + (column - at) / kMxBlock;
+      outside |= static_cast<__mmask16>(unpack_rows<F>(w, n + r, rows, segment, scale_lead, words) << r);
+      multiply_unpacked(words, rows, pass.x + at * pass.count, pass.count, segment.padded, at == 0, next,
+                        cold && r == 0, sums + r / 4 * kTileFloats16);
+    }
 }
+
+template <class F>
+KDELTA_INLINE void multiply_columns(const Matrix& w, int64_t n, const Pass& pass, int64_t k, int64_t end, bool cold,
+                                    bf16* words, __mmask16& outside, float* sums) {
+  auto few = [&](auto tokens) __attribute__((always_inline)) {
+    multiply_panel_rows<F, decltype(tokens)::value>(w, n, k, end, pass.x, outside, sums);
+  };
+  if (pass.count == 1) return few(std::integral_constant<int, 1>{});
+  if (pass.count == 2) return few(std::integral_constant<int, 2>{});
+  if (pass.count == 3) return few(std::integral_constant<int, 3>{});
+  if (pass.count == 4) return few(std::integral_constant<int, 4>{});
+  if constexpr (F::kFusedTokens == 6) {
+    if (pass.count == 5) return few(std::integral_constant<int, 5>{});
+    if (pass.count == 6) return few(std::integral_constant<int, 6>{});
+  }
+  multiply_many<F>(w, n, pass, k, end, cold, words, outside, sums);
+}
+
+// Outputs of the panel at n for `count` tokens from `first`.
+template <class Out>
+KDELTA_INLINE void store_panel(const Projection& p, int64_t n, int64_t first, int64_t count, __mmask16 outside,
+                               const float* sums) {
+  const __mmask16 rows = stored_rows(p, n, outside);
+  for (int64_t t = 0; t < count; ++t) {
+    const float* tile = sums + t / kTokenTile * (4 * kTileFloats16) + t % kTokenTile * 4;
+    __m512 sum = _mm512_castps128_ps512(_mm_loadu_ps(tile));
+    sum = _mm512_insertf32x4(sum, _mm_loadu_ps(tile + kTileFloats16), 1);
+    sum = _mm512_insertf32x4(sum, _mm_loadu_ps(tile + 2 * kTileFloats16), 2);
+    sum = _mm512_insertf32x4(sum, _mm_loadu_ps(tile + 3 * kTileFloats16), 3);
+    const Out* addend = p.addend.null() ? nullptr : p.addend.template at<const Out>(first + t) + n;
+    store_outputs(sum, addend, p.out.template at<Out>(first + t) + n, rows);
+  }
+}
+
+// `panels` panels (at most kPackPanels) at row n, all tokens.
+template <class F, class Out>
+KDELTA_INLINE void multiply_group(const Projection& p, bf16* packed, int64_t n, int64_t panels, const PackScratch& s) {
+  __mmask16 outside[kPackPanels] = {};
+  const int64_t K = p.w.cols;
+  for (int64_t first = 0; first < p.T;) {
+    const Pass pass = pass_at(p, first, packed);
+    const int64_t columns = pass_columns(pass.count, K);
+    const int64_t floats = (pass.count + kTokenTile - 1) / kTokenTile * 4 * kTileFloats16;
+    for (int64_t k = 0; k < K; k += columns)
+      for (int64_t i = 0; i < panels; ++i)
+        multiply_columns<F>(p.w, n + 16 * i, pass, k, k + columns < K ? k + columns : K, i == 0, s.words, outside[i],
+                            s.sums + i * floats);
+    for (int64_t i = 0; i < panels; ++i)
+      store_panel<Out>(p, n + 16 * i, pass.first, pass.count, outside[i], s.sums + i * floats);
+    first += pass.count;
+  }
+  for (int64_t i = 0; i < panels; ++i)
+    if (outside[i] != 0) exact_rows<Out>(p, n + 16 * i, outside[i], s.exact_row);
+}
+
+// For cpu/packed.h.
+struct PackKernel {
+  using Sizes = PackSizes;
+
+  static KDELTA_INLINE void pack(const Projection& p, int64_t begin, int64_t end, void* packed) {
+    dispatch_row_words(p.w.dtype,
+                       [&](auto words) { deal_tokens<decltype(words)>(p, begin, end, static_cast<bf16*>(packed)); });
+  }
+  static KDELTA_INLINE void multiply(const Projection& p, void* packed, int64_t begin, int64_t end, void* scratch) {
+    const PackScratch s = pack_scratch(scratch, p.T, p.w.cols);
+    dispatch_row_words(p.w.dtype, [&](auto words) {
+      dispatch_activation(p.out.dtype, [&](auto out) {
+        for (int64_t i = begin; i < end; i += kPackPanels) {
+          const int64_t panels = end - i < kPackPanels ? end - i : kPackPanels;
+          multiply_group<decltype(words), decltype(out)>(p, static_cast<bf16*>(packed), i * kPanelRows, panels, s);
+        }
+      });
+    });
+  }
+};
 
 }  // namespace kdelta::inline avx512_bf16

@@ -54,10 +54,10 @@ KDELTA_INLINE int64_t panel_grain(int64_t row_bytes, int64_t panels, int threads
   return grain > 1 ? grain : 1;
 }
 
-// The same for the bf16 kernels, which work on up to 8 panels at once.
+// The same for the bf16 kernels, which work on up to 16 panels at once.
 KDELTA_INLINE int64_t group_grain(int64_t panels, int threads) {
   const int64_t by_balance = panels / (4 * threads);
-  return by_balance >= 8 ? 8 : by_balance > 1 ? by_balance : 1;
+  return by_balance >= 16 ? 16 : by_balance > 1 ? by_balance : 1;
 }
 
 }  // namespace kdelta

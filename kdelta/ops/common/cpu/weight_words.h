@@ -1,6 +1,5 @@
-// Weight formats as vectors of bf16 words, for AVX512_BF16 and AMX kernels. A dword of the file holds kPairs pairs of
-// neighbouring columns; expand() turns dword lanes (one row per lane) into the pair `p` of each: two bf16 words, scale
-// already applied, exact.
+// Weight formats as bf16 words, for AVX512_BF16 and AMX kernels. A dword of the file holds kPairs pairs of neighbouring
+// columns; block() gives the 32 words of a block of a row in order, scale already applied, exact.
 //
 // MX scales are applied as integers: tables hold each element times 2^(kTop - 127), the largest exponent that stays
 // finite, and kTop - code is subtracted from the exponent field with saturation, so zero stays zero (-0 becomes +0: no
@@ -21,7 +20,6 @@ namespace kdelta {
 struct Bf16Words {
   static constexpr bool kScaled = false;
   static constexpr int kPairs = 1;
-  static KDELTA_INLINE __m512i expand(__m512i dwords, int, __m512i) { return dwords; }
 };
 
 struct Fp4Words {
@@ -35,12 +33,6 @@ struct Fp4Words {
     const __m128i hi = _mm_set_epi16(-0xc0, -0x100, -0x140, -0x180, -0x1c0, -0x200, -0x280, 0);
     const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1);
     return _mm512_broadcast_i64x4(both);
-  }
-  // Byte 0 of each word = the nibble at bit 8p (even column), 8p + 4 (odd column) of its dword.
-  static KDELTA_INLINE __m512i expand(__m512i dwords, int p, __m512i drop) {
-    const uint64_t half = static_cast<uint64_t>(8 * p) | static_cast<uint64_t>(8 * p + 4) << 16;
-    const __m512i shifts = _mm512_set1_epi64(static_cast<int64_t>(half | (half + 0x00200020u) << 32));
-    return _mm512_subs_epu16(_mm512_permutexvar_epi16(_mm512_multishift_epi64_epi8(shifts, dwords), table()), drop);
   }
   // The 32 words of one block of one row.
   static KDELTA_INLINE __m512i block(const uint8_t* codes, __m512i drop) {
@@ -75,14 +67,9 @@ consteval std::array<uint16_t, 128> fp8_words(int exponent_bits, int top, int sp
 template <int kExponentBits, int kLowCode, int kTopCode, int kSpecial>
 struct Fp8Words {
   static constexpr bool kScaled = true;
-  static constexpr int kPairs = 2, kLow = kLowCode, kTop = kTopCode;
+  static constexpr int kPairs = 2, kLow = kLowCode, kTop = kTopCode, kFirstSpecial = kSpecial;
   alignas(64) static constexpr std::array<uint16_t, 128> kTable = fp8_words(kExponentBits, kTop, kSpecial);
 
-  static KDELTA_INLINE __m512i expand(__m512i dwords, int p, __m512i drop) {
-    const int bytes = static_cast<int>(0x80018000u) + 0x00020002 * p;  // {2p, none, 2p + 1, none} of each dword
-    const __m512i in_lane = _mm512_set4_epi32(bytes + 0x000c000c, bytes + 0x00080008, bytes + 0x00040004, bytes);
-    return words(_mm512_shuffle_epi8(dwords, in_lane), drop);
-  }
   static KDELTA_INLINE __m512i block(const uint8_t* codes, __m512i drop) {
     return words(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes))), drop);
   }
@@ -172,25 +159,7 @@ KDELTA_INLINE __m512i scale_codes(const Matrix& w, int64_t n, int64_t block, int
   return _mm512_cvtepu8_epi32(_mm_mask_loadu_epi8(top, valid, w.scale_row(n) + block));
 }
 
-// drops[b] lane r: the drop of row n + r in block + b, for `count` rows and 16 blocks. Returns the rows outside the
-// exact range.
-template <class F>
-KDELTA_INLINE __mmask16 scale_drops_by_block(const Matrix& w, int64_t n, int64_t count, int64_t block, int64_t ahead,
-                                             __m512i* drops) {
-  __m512i codes[16];
-  for (int64_t r = 0; r < 16; ++r)
-    codes[r] = r < count ? scale_codes<F>(w, n + r, block, ahead) : _mm512_set1_epi32(F::kTop);
-  transpose16(codes);
-  __mmask16 rows = 0;
-  for (int b = 0; b < 16; ++b) {
-    __mmask16 outside;
-    _mm512_store_si512(drops + b, scale_drop<F>(codes[b], outside));
-    rows |= outside;
-  }
-  return rows;
-}
-
-// The same with drops[r] lane b.
+// drops[r] lane b: the drop of row n + r in block b of 16, for `count` rows. Returns the rows outside the exact range.
 template <class F>
 KDELTA_INLINE __mmask16 scale_drops_by_row(const Matrix& w, int64_t n, int64_t count, int64_t block, int64_t ahead,
                                            __m512i* drops) {
