@@ -129,7 +129,8 @@ TEST(Tokenizer, LongRunsOfOneCharacterNeedNoStackAndLinearTime) {
       const auto best_of_three = [&](int64_t bytes) {
         return std::min({seconds(bytes), seconds(bytes), seconds(bytes)});
       };
-      // Sixteen times the length: 16 times the work, some more where fresh pages and caches count, 256 times if quadratic.
+      // Sixteen times the length: 16 times the work, some more where fresh pages and caches count, 256 times if
+      // quadratic.
       const double part = best_of_three(kLongRun / 16);
       EXPECT_LT(best_of_three(kLongRun), 100 * part) << "run of '" << unit << "'";
     });
@@ -256,8 +257,9 @@ TEST(TokenizerFile, RefusesSpecialsThatCollide) {
 }
 
 TEST(TokenizerFile, MissingFilesAndWrongTablesAreNamed) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "kdelta_tokenizer";
-  std::filesystem::create_directories(folder);
+  std::string name = testing::TempDir() + "kdelta_tokenizer_XXXXXX";
+  ASSERT_NE(mkdtemp(name.data()), nullptr);
+  const std::filesystem::path folder = name;
   const auto with_config = [&](const std::string& config) {
     std::ofstream(folder / "tokenizer_config.json") << config;
     const std::string message = test::error_of([&] { Tokenizer::load(folder); });
@@ -277,6 +279,7 @@ TEST(TokenizerFile, MissingFilesAndWrongTablesAreNamed) {
   EXPECT_EQ(with_config("{\"added_tokens_decoder\": {\"256\": \"a\"}}"),
             where + ".256.content: missing, expected a string");
   EXPECT_EQ(with_config("{\"added_tokens_decoder\": {\"256\": {\"content\": \"a\", \"special\": true}}}"), "no error");
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

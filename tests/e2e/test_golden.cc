@@ -20,6 +20,11 @@ struct Source {
   std::vector<int> lengths;
 };
 
+// For the lists of test programs; the name alone.
+void PrintTo(const Source& source, std::ostream* out) {
+  *out << source.name;
+}
+
 class Golden : public testing::TestWithParam<Source> {
  protected:
   Golden() : golden_(GetParam().tensors), loaded_(load_model(GetParam().checkpoint, LoadFormat::checkpoint)) {}
