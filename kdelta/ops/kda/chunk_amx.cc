@@ -82,27 +82,28 @@ template <int kParts>
 struct TileForm {
   using Session = TileSession;
 
-  static KDELTA_INLINE void pack_row(const float* x, int64_t Kp, uint32_t* out) {
+  static KDELTA_INLINE void pack_row(const float* x, int64_t Kp, V factor, uint32_t* out) {
     for (int64_t d = 0; d < Kp; d += 32) {
-      const V a = V::load(x + d), b = V::load(x + d + 16);
+      const V a = V::load(x + d) * factor, b = V::load(x + d + 16) * factor;
       _mm512_storeu_si512(out + d / 2, kParts == 1 ? Bfloat::row(a, b, a) : row_halves(a, b));
       if (kParts == 2) _mm512_storeu_si512(out + (C * Kp + d) / 2, row_halves(rest(a), rest(b)));
     }
   }
-  static KDELTA_INLINE void read_factors(const Tokens& x, int64_t t, float* rows, Block& b) {
-    kda_chunk::read_factors(x, t, rows, [&](int64_t i, const float* kd, const float* qd) {
-      pack_row(kd, x.Kp, b.kd + i * x.Kp / 2);
-      pack_row(qd, x.Kp, b.qd + i * x.Kp / 2);
-    });
+  static KDELTA_INLINE void pack_rows(const Rows& x, int64_t i, __m256, Block& b) {
+    for (int64_t r = 0; r < kGroup; ++r) {
+      pack_row(x.kd + r * x.Kp, x.Kp, V::set1(x.k_factor[i + r]), b.kd + (i + r) * x.Kp / 2);
+      pack_row(x.qd + r * x.Kp, x.Kp, V::set1(x.q_factor[i + r]), b.qd + (i + r) * x.Kp / 2);
+    }
   }
   // kg [Kp, C]: eight pairs of tokens, then their second parts; behind it the third parts. Two parts of kg let the
   // state drift by 1.5e-6 a token along what a repeated key's rounding leaves out (6e-3 after 4096 tokens); errors of U
   // have no such direction.
-  static KDELTA_INLINE void write_factors(const Tokens& x, int64_t t, int64_t count, Block& b) {
-    kda_chunk::write_factors(x, t, count, b.decay, [&](int64_t d, const V* kg) {
+  static KDELTA_INLINE void pack_keys(const Rows& x, Block& b) {
+    for (int64_t d = 0; d < x.Kp; d += 16) {
       __m512i r[16], third[16];
       for (int i = 0; i < 8; ++i) {
-        const V even = kg[2 * i], odd = kg[2 * i + 1], even1 = below(even), odd1 = below(odd);
+        const V even = V::load(x.keys + 2 * i * x.Kp + d), odd = V::load(x.keys + (2 * i + 1) * x.Kp + d);
+        const V even1 = below(even), odd1 = below(odd);
         r[i] = kParts == 1 ? Bfloat::pair(even, odd, even) : pair_halves(even, odd);
         r[8 + i] = kParts == 1 ? _mm512_setzero_si512() : pair_halves(even1, odd1);
         third[i] = pair_halves(rest(even1), rest(odd1));
@@ -110,10 +111,10 @@ struct TileForm {
       }
       transpose16(r);
       for (int64_t i = 0; i < 16; ++i) _mm512_storeu_si512(b.kg + (d + i) * C, r[i]);
-      if (kParts == 1) return;
+      if (kParts == 1) continue;
       transpose16(third);
       for (int64_t i = 0; i < 16; ++i) _mm512_storeu_si512(b.kg + (x.Kp + d + i) * C, third[i]);
-    });
+    }
   }
   static KDELTA_INLINE void pack_state(const Panel& p, int64_t Kp) {
     for (int64_t m = 0; m < Kp / 2; ++m)
@@ -123,16 +124,16 @@ struct TileForm {
         if (kParts == 2) _mm512_storeu_si512(p.s16 + (Kp / 2 + m) * W + j, pair_halves(rest(even), rest(odd)));
       }
   }
-  static KDELTA_INLINE void read_state(const Tokens& x, const Block& b, const Panel& p, int64_t t, const float* v,
-                                       float* u, float* out);
-  static KDELTA_INLINE void write_state(const Block& b, const float* u, const Panel& p, int64_t Kp, Scratch& w);
+  static KDELTA_INLINE void read_state(const Block& b, const Panel& p, int64_t Kp, const Values& x, const Changes& c,
+                                       float* read);
+  static KDELTA_INLINE void write_state(const Block& b, const Changes& c, const Panel& p, int64_t Kp);
 };
 
 // Tiles 0, 1: kd S; 2, 3: qd S; 4, 5: rows; 6, 7: the two columns of the panel.
 template <int kParts>
-KDELTA_INLINE void TileForm<kParts>::read_state(const Tokens& x, const Block& b, const Panel& p, int64_t t,
-                                                const float* v, float* u, float* out) {
-  const int64_t half = x.Kp / 2, row = half * 4, line = W * 4;
+KDELTA_INLINE void TileForm<kParts>::read_state(const Block& b, const Panel& p, int64_t Kp, const Values& x,
+                                                const Changes& c, float* read) {
+  const int64_t half = Kp / 2, row = half * 4, line = W * 4;
   memory_fence();
   _tile_zero(0);
   _tile_zero(1);
@@ -154,22 +155,35 @@ KDELTA_INLINE void TileForm<kParts>::read_state(const Tokens& x, const Block& b,
     multiply(b.kd + g, b.qd + g, p.s16 + (half + g) * W);
     multiply(b.kd + C * half + g, b.qd + C * half + g, p.s16 + g * W);
   }
-  _tile_stored(0, u, line);
-  _tile_stored(1, u + 16, line);
-  _tile_stored(2, out, x.Vp * 4);
-  _tile_stored(3, out + 16, x.Vp * 4);
+  float* read_q = read + C * W;
+  _tile_stored(0, read, line);
+  _tile_stored(1, read + 16, line);
+  _tile_stored(2, read_q, line);
+  _tile_stored(3, read_q + 16, line);
   memory_fence();
-  for (int64_t i = 0; i < C; ++i)
-    for (int64_t j = 0; j < W; j += 16)
-      (V::set1(x.beta[t + i]) * (V::load(v + i * x.Vp + j) - V::load(u + i * W + j))).store(u + i * W + j);
+  solve(
+      b, x, c,
+      [&](int64_t i, Half& y) KDELTA_FLAT {
+        unroll<kHalf>([&](auto r) KDELTA_FLAT {
+          unroll<2>([&](auto j) KDELTA_FLAT {
+            const V v = V::load(x.v + (i + r) * x.v_stride + 16 * j);
+            y.v[r][j] = V::set1(b.beta[i + r]) * (v - V::load(read + (i + r) * W + 16 * j));
+          });
+        });
+      },
+      [&](int64_t i, Half& o) KDELTA_FLAT {
+        unroll<kHalf>([&](auto r) KDELTA_FLAT {
+          unroll<2>([&](auto j) KDELTA_FLAT { o.v[r][j] = V::load(read_q + (i + r) * W + 16 * j); });
+        });
+      });
 }
 
 // Tiles 0, 1: the state of 16 key channels; 2: their kg, two parts side by side; 3: its third part beside zeros; 4, 5:
 // the first part of U twice, one under the other; 6, 7: its second part likewise.
 template <int kParts>
-KDELTA_INLINE void TileForm<kParts>::write_state(const Block& b, const float* u, const Panel& p, int64_t Kp,
-                                                 Scratch& w) {
-  uint32_t *first = w.u16, *second = w.u16 + C * W;
+KDELTA_INLINE void TileForm<kParts>::write_state(const Block& b, const Changes& c, const Panel& p, int64_t Kp) {
+  const float* u = c.u;
+  uint32_t *first = c.pairs, *second = c.pairs + C * W;
   for (int64_t i = 0; i < C / 2; ++i)
     for (int64_t j = 0; j < W; j += 16) {
       const V even = V::load(u + 2 * i * W + j), odd = V::load(u + (2 * i + 1) * W + j);

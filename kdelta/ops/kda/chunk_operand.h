@@ -12,6 +12,9 @@ inline namespace KDELTA_KDA_ISA {
 
 using V = simd::Avx512;
 
+// Behind a lambda's parameters: it must not become a call, which would move registers to memory.
+#define KDELTA_FLAT __attribute__((always_inline))
+
 struct Fixed {
   using Acc = __m512i;
   static constexpr bool kScaled = true;
@@ -21,9 +24,16 @@ struct Fixed {
     return acc;
   }
   static KDELTA_INLINE V value(Acc acc) { return {_mm512_cvtepi32_ps(acc)}; }
-  // What one unit is worth, from a sum of squares. Norms below 2^-60 share a unit, so that no square underflows into a
-  // wrong scale; norms from 2^64 on give NaN. max keeps a NaN in its second operand, so it reaches the result.
-  static KDELTA_INLINE V inverse(V sum) { return V::max(V::set1(0x1p-60f), sum.sqrt()) * V::set1(1.0f / 32760.0f); }
+  // Units per 1, from a sum of squares: 32760 over the norm. Norms below 2^-60 share a unit, so that no square
+  // underflows into a wrong scale; norms from 2^64 on give NaN. max keeps a NaN in its second operand, so it reaches
+  // the result.
+  static KDELTA_INLINE V exact_scale(V sum) { return V::set1(32760.0f) / V::max(V::set1(0x1p-120f), sum).sqrt(); }
+  // The same without waiting for a root and a division, less by up to 2e-4.
+  static KDELTA_INLINE V scale(V sum) {
+    return V{_mm512_rsqrt14_ps(V::max(V::set1(0x1p-120f), sum).v)} * V::set1(32757.0f);
+  }
+  // What one unit is worth.
+  static KDELTA_INLINE V inverse(V scale) { return V::set1(1.0f) / scale; }
   // Two vectors of one row to 32 numbers in memory: pack works in 128-bit lanes, hence the order of channel().
   static KDELTA_INLINE __m512i row(V a, V b, V scale) {
     return _mm512_packs_epi32(_mm512_cvtps_epi32((a * scale).v), _mm512_cvtps_epi32((b * scale).v));
@@ -48,6 +58,8 @@ struct Bfloat {
     return acc;
   }
   static KDELTA_INLINE V value(Acc acc) { return {acc}; }
+  static KDELTA_INLINE V exact_scale(V) { return V::set1(1.0f); }
+  static KDELTA_INLINE V scale(V) { return V::set1(1.0f); }
   static KDELTA_INLINE V inverse(V) { return V::set1(1.0f); }
   static KDELTA_INLINE __m512i row(V a, V b, V) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v)); }
   static KDELTA_INLINE __m512i pair(V even, V odd, V) {

@@ -1,6 +1,6 @@
 // One head of a prefill sequence through the chunk schedule: loads the state, walks chunks and panels, stores states
-// and snapshots. A Form multiplies with the state: read_factors, write_factors, pack_state, read_state, write_state,
-// and a Session around a task.
+// and snapshots. A Form multiplies with the state: pack_rows, pack_keys, pack_state, read_state, write_state, and a
+// Session around a task.
 #pragma once
 
 #include "kdelta/ops/kda/chunk_kernel.h"
@@ -8,19 +8,6 @@
 
 namespace kdelta::kda_chunk {
 inline namespace KDELTA_KDA_ISA {
-
-// Tokens [count, end) of x become identities.
-KDELTA_INLINE void pad_tokens(Tokens& x, int64_t count, int64_t end) {
-  for (int64_t i = count; i < end; ++i) {
-    for (int64_t d = 0; d < x.Kp; d += 16) {
-      V::zero().store(x.q + i * x.Kp + d);
-      V::zero().store(x.k + i * x.Kp + d);
-      V::set1(1.0f).store(x.decay + i * x.Kp + d);
-    }
-    for (int64_t d = 0; d < x.Vp; d += 16) V::zero().store(x.v + i * x.Vp + d);
-    x.beta[i] = x.qk[i] = 0;
-  }
-}
 
 // One head of one prefill sequence.
 template <class Form, class S>
@@ -30,7 +17,8 @@ class Run {
       : a_(a),
         task_(task),
         w_(w),
-        x_(w.tokens),
+        K_(w.rows.K),
+        Kp_(w.rows.Kp),
         width_(task.v_end - task.v_begin),
         begin_(a.seq.cu.data[task.n]),
         len_(a.seq.cu.data[task.n + 1] - begin_) {}
@@ -51,67 +39,76 @@ class Run {
       src = kda_cpu::state_rows<S>(a_, task_, *a_.seq.slot.at(task_.n, a_.seq.accepted.data[task_.n] - 1));
     for (int64_t c = 0; c < width_; c += W) {
       const Panel p = w_.panel(c);
-      kda_cpu::load_panel<V>(src == nullptr ? src : src + c * x_.K, left(c), x_.K, x_.Kp, W, p.s);
-      Form::pack_state(p, x_.Kp);
+      kda_cpu::load_panel<V>(src == nullptr ? src : src + c * K_, left(c), K_, Kp_, W, p.s);
+      Form::pack_state(p, Kp_);
     }
   }
 
   void store(const Panel& p, int64_t column, int64_t slot) {
-    kda_cpu::store_panel<V>(p.s, left(column), x_.K, W, kda_cpu::state_rows<S>(a_, task_, slot) + column * x_.K);
+    kda_cpu::store_panel<V>(p.s, left(column), K_, W, kda_cpu::state_rows<S>(a_, task_, slot) + column * K_);
   }
 
   void chunk(int64_t first, int64_t count) {
     const int64_t blocks = (count + C - 1) / C;
-    kda_cpu::prepare<V>(a_, task_, begin_ + first, count, x_);
-    pad_tokens(x_, count, blocks * C);
-    for (int64_t b = 0; b < blocks; ++b) prepare(b * C, w_.block[b]);
-    // The next chunk's inputs travel while this one computes.
-    const int64_t share = (kKdaChunk * W + kBlocks * width_ - 1) / (kBlocks * width_);
-    int64_t ahead = begin_ + first + kKdaChunk;
+    auto tokens = [&](int64_t b) { return count - b * C < C ? count - b * C : C; };
+    for (int64_t b = 0; b < blocks; ++b)
+      make_block<Form>(a_, task_, begin_ + first + b * C, tokens(b), w_.rows, w_.block[b]);
     for (int64_t c = 0; c < width_; c += W) {
-      for (int64_t b = 0; b < blocks; ++b) {
-        block(w_.block[b], w_.panel(c), first, b * C, c);
-        for (int64_t i = 0; i < share; ++i) kda_cpu::prefetch_token(a_, ahead++, task_.h);
-      }
+      for (int64_t b = 0; b < blocks; ++b) block(w_.block[b], w_.panel(c), first + b * C, tokens(b), c);
       if (sizeof(S) == 2) {
-        kda_cpu::round_to_pool<V, S>(w_.panel(c).s, x_.Kp * W);
-        Form::pack_state(w_.panel(c), x_.Kp);
+        kda_cpu::round_to_pool<V, S>(w_.panel(c).s, Kp_ * W);
+        Form::pack_state(w_.panel(c), Kp_);
       }
     }
-    kda_cpu::write_out<V>(a_, task_, begin_ + first, count, x_);
   }
 
-  void prepare(int64_t t, Block& b) {
-    for (int64_t i = 0; i < C; ++i) score_row(x_, t + i, i, w_.rows, b.low + i * C, b.mix + i * C);
-    Form::read_factors(x_, t, w_.rows, b);
-    Form::write_factors(x_, t, C, b);
+  // Values and outputs of `count` tokens from token t of the call on: where they lie, or a copy when rows or tokens end
+  // early.
+  bool whole(int64_t count, int64_t column) const { return count == C && left(column) == W; }
+  Values values(int64_t t, int64_t count, int64_t column) {
+    const bf16* v = a_.v.at<const bf16>(t, task_.h) + task_.v_begin + column;
+    bf16* out = a_.out.at<bf16>(t, task_.h) + task_.v_begin + column;
+    if (whole(count, column)) return {v, out, a_.v.stride[0], a_.out.stride[0]};
+    const size_t bytes = static_cast<size_t>(left(column)) * sizeof(bf16);
+    std::memset(w_.v, 0, C * W * sizeof(bf16));
+    for (int64_t i = 0; i < count; ++i) std::memcpy(w_.v + i * W, v + i * a_.v.stride[0], bytes);
+    return {w_.v, w_.out, W, W};
   }
 
-  // Tokens [t, t + C) of the chunk that starts at `first`.
-  void block(const Block& b, const Panel& p, int64_t first, int64_t t, int64_t column) {
-    float* out = x_.out + t * x_.Vp + column;
-    Form::read_state(x_, b, p, t, x_.v + t * x_.Vp + column, w_.u, out);
-    substitute(b, w_.u, out, x_.Vp);
+  // Tokens [t, t + count) of the sequence.
+  void block(const Block& b, const Panel& p, int64_t t, int64_t count, int64_t column) {
+    Form::read_state(b, p, Kp_, values(begin_ + t, count, column), w_.changes, w_.read);
+    if (!whole(count, column))
+      for (int64_t i = 0; i < count; ++i)
+        std::memcpy(a_.out.at<bf16>(begin_ + t + i, task_.h) + task_.v_begin + column, w_.out + i * W,
+                    static_cast<size_t>(left(column)) * sizeof(bf16));
     for (int64_t i = 1; i < C; ++i)
-      kda_cpu::for_snapshots(a_, task_.n, first + t + i, [&](int64_t slot) { snapshot(p, t, i, column, slot); });
-    Form::write_state(b, w_.u, p, x_.Kp, w_);
-    kda_cpu::for_snapshots(a_, task_.n, first + t + C, [&](int64_t slot) { store(p, column, slot); });
+      kda_cpu::for_snapshots(a_, task_.n, t + i, [&](int64_t slot) { snapshot(p, t, i, column, slot); });
+    Form::write_state(b, w_.changes, p, Kp_);
+    kda_cpu::for_snapshots(a_, task_.n, t + C, [&](int64_t slot) { store(p, column, slot); });
   }
 
-  // The state after `count` < C tokens of a block: their changes are final, only kg and the decay end earlier.
+  // The state after `count` < C tokens of a block, as a sequence that ends there has it.
   void snapshot(const Panel& p, int64_t t, int64_t count, int64_t column, int64_t slot) {
-    Form::write_factors(x_, t, count, w_.snap_block);
-    for (int64_t i = 0; i < C * W; i += 16) (i < count * W ? V::load(w_.u + i) : V::zero()).store(w_.snap_u + i);
-    for (int64_t i = 0; i < x_.Kp * W; i += 16) V::load(p.s + i).store(w_.snap.s + i);
-    Form::write_state(w_.snap_block, w_.snap_u, w_.snap, x_.Kp, w_);
+    make_block<Form>(a_, task_, begin_ + t, count, w_.rows, w_.snap_block);
+    V sum[2] = {V::zero(), V::zero()};
+    for (int64_t i = 0; i < C; i += kHalf) {
+      Half y;
+      for (int64_t r = 0; r < kHalf; ++r)
+        for (int64_t j = 0; j < 2; ++j)
+          y.v[r][j] = i + r < count ? V::load(w_.changes.u + (i + r) * W + 16 * j) : V::zero();
+      store_changes(y, i, sum, w_.snap_changes.u);
+    }
+    for (int64_t j = 0; j < 2; ++j) sum[j].store(w_.snap_changes.sum + 16 * j);
+    for (int64_t i = 0; i < Kp_ * W; i += 16) V::load(p.s + i).store(w_.snap.s + i);
+    Form::write_state(w_.snap_block, w_.snap_changes, w_.snap, Kp_);
     store(w_.snap, column, slot);
   }
 
   const KdaArgs& a_;
   const Task& task_;
   Scratch& w_;
-  Tokens& x_;
-  int64_t width_, begin_, len_;
+  int64_t K_, Kp_, width_, begin_, len_;
 };
 
 template <class Form>
