@@ -32,13 +32,18 @@ enum class StateKind : uint8_t {
   page,  // one array per page of tokens: latent cache
 };
 
+// Where in its slots a sequence's state begins, when its last step kept `accepted` (1..columns) of its tokens.
+enum class SlotRule : uint8_t {
+  column,  // every draft column has a slot of its own; the state is in the slot of column accepted - 1
+  window,  // column 0 alone is used; the state begins at row accepted - 1 of the first axis
+};
+
 struct StateSpec {
   std::string name;
   StateKind kind = StateKind::slot;
   DType dtype = DType::f32;
-  Shape shape;  // of one slot or one page
-  bool every_column =
-      false;  // slot: true when each draft column needs a slot of its own; false: column 0 alone is used
+  Shape shape;                       // of one slot or one page; the first axis of a page is its tokens
+  SlotRule rule = SlotRule::column;  // slots only
   int64_t bytes() const { return shape.numel() * dtype_bytes(dtype); }
 };
 

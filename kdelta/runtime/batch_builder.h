@@ -1,48 +1,59 @@
 // Plan -> Batch. The only writer of offsets, slots, pages and padding. Its arrays have fixed addresses for an engine's
-// life; a step that is smaller than the last one leaves nothing of it visible.
+// life; a step that is smaller than the last one leaves nothing of it visible. What a row says about its state is
+// written by the arrays registered for each StateKind (state_arrays.h): no line here knows a layer or a model.
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "kdelta/core/buffer.h"
 #include "kdelta/layers/forward.h"
 #include "kdelta/runtime/request.h"
+#include "kdelta/runtime/state_arrays.h"
 
 namespace kdelta::runtime {
 
-struct BatchCapacity {
-  int64_t tokens = 0, sequences = 0, columns = 1, pages = 0, page_tokens = 64, logit_rows = 0;
+// A shape of step that is captured once: that many decode rows of up to row_tokens tokens. A step in a bucket is padded
+// to rows x row_tokens tokens.
+struct Bucket {
+  int64_t rows = 0, row_tokens = 1;
+  int64_t tokens() const { return rows * row_tokens; }
 };
 
-// One row of a step.
-struct BatchRow {
-  Request* request = nullptr;
-  int64_t tokens = 0;
-  bool prefill = false;
-};
+// The smallest bucket that holds a step of these rows: decode rows only (a prompt's last token with a state before it
+// is one), each of at most row_tokens tokens. Null: the step runs in its own shape.
+const Bucket* choose_bucket(std::span<const Bucket> buckets, std::span<const BatchRow> rows);
 
 class BatchBuilder {
  public:
   BatchBuilder(Device device, const BatchCapacity& capacity);
   static int64_t bytes(const BatchCapacity& capacity);
 
-  // Rows: prefill first. Every row wants logits of its last token when that completes what is known of it, or of all
-  // its tokens when all_logits is set. logit_request()[m] is the row that logits row m belongs to.
-  const Batch& build(std::span<const BatchRow> rows, bool all_logits);
+  // Rows: prefill first. A row whose tokens reach the end of what is known of its request wants logits of that last
+  // token and of the drafts behind it; with all_logits every token does. logit_owner()[m] is the row that logits row m
+  // belongs to; rows of logits behind its end are padding. With a bucket, rows, tokens and logits are padded to its
+  // size: token, draft and logit_row -1, slots and pages -1, accepted 1, no length. No rows at all are an idle step.
+  const Batch& build(std::span<const BatchRow> rows, bool all_logits, const Bucket* bucket = nullptr);
   std::span<const int> logit_owner() const { return logit_owner_; }
+  // The ranges of the step that was built last, one line per kind of row and one per row.
+  std::string explain() const;
+
   // A batch of full capacity over memory that nobody reads, for planning: all tokens prefill, or one decode row per
   // sequence.
   static Batch planning(const BatchCapacity& capacity, bool decode);
 
  private:
   void fill_row(int64_t n, const BatchRow& row, int64_t first_token);
-  int32_t* ints(int64_t& cursor, int64_t count);
+  void want_logits(int64_t n, const BatchRow& row, int64_t first_token, bool all);
+  void pad(int64_t live_rows, int64_t live_tokens, const Bucket* bucket);
+  void attach(int64_t rows, int64_t tokens, int64_t logit_rows);
 
   BatchCapacity capacity_;
   Buffer buffer_;
-  int32_t *token_, *cu_, *context_, *slot_, *accepted_, *pages_, *logit_row_, *draft_;
-  uint8_t* fresh_;
+  int32_t *token_, *draft_, *cu_, *context_, *logit_row_;
+  std::vector<std::unique_ptr<StateArrays>> states_;
   Batch batch_;
+  int64_t live_rows_ = 0;
   std::vector<int> logit_owner_;
 };
 

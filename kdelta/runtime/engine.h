@@ -5,40 +5,14 @@
 #include <functional>
 #include <memory>
 
-#include "kdelta/model/model.h"
-#include "kdelta/runtime/batch_builder.h"
-#include "kdelta/runtime/request.h"
+#include "kdelta/runtime/drafter.h"
+#include "kdelta/runtime/engine_config.h"
 #include "kdelta/runtime/scheduler.h"
 #include "kdelta/runtime/state_pool.h"
 
 namespace kdelta::runtime {
 
-struct EngineConfig {
-  DType activation = DType::bf16;
-  DType recurrent = DType::f32;
-  int64_t max_sequences = 1;
-  int64_t token_budget = 512;  // tokens of one step
-  int64_t max_length = 4096;   // prompt + output of one request
-  int64_t cache_tokens = 0;    // of all requests together; 0: max_sequences * max_length
-  int64_t page_tokens = 64;
-  int64_t prefill_grid = 64;  // see SchedulerConfig
-  bool all_logits = false;    // logits of every token, not only of the last (logits, perplexity)
-  Options options;
-};
-
-// Bytes that an engine of this configuration takes beside the weights. Exact: the scratch part comes from walking a
-// full step.
-struct MemoryPlan {
-  int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0;
-  int64_t slot_bytes = 0, page_bytes = 0;  // of one slot, one page, all layers
-  int64_t total() const { return slots + pages + scratch + logits + batch; }
-};
-MemoryPlan plan_memory(const Model& model, const EngineConfig& config);
-// Walks one full step (all tokens of the budget prefilling, or one decode row per sequence) without touching memory.
-// The observer sees every op it would run; the return value is the scratch it needs.
-int64_t walk_step(const Model& model, const EngineConfig& config, bool decode, OpObserver* observer);
-
-// What a finished or stepped request produced this step.
+// What a finished or stepped request produced this step. A verification may give several of one request.
 struct TokenEvent {
   RequestId id = 0;
   int32_t token = -1;  // -1: none, the request only ended
@@ -47,14 +21,24 @@ struct TokenEvent {
   const std::string* error = nullptr;
 };
 
+// Work since the engine was made. Counts, not times.
+struct EngineStats {
+  int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0;  // tokens computed; decode: drafts included
+  int64_t drafts = 0, accepted_drafts = 0;
+  int64_t preempted = 0, saved = 0, replayed_tokens = 0;  // saved: of the preempted, those whose state was kept
+};
+
 class Engine {
  public:
-  // The model must outlive the engine. Throws Error(invalid_argument) naming the setting, Error(out_of_memory).
-  Engine(const Model& model, const EngineConfig& config);
+  // The model must outlive the engine. With drafts > 0 and no drafter, the prompt is looked up. Throws
+  // Error(invalid_argument) naming the setting, Error(out_of_memory).
+  Engine(const Model& model, const EngineConfig& config, std::unique_ptr<Drafter> drafter = nullptr);
   ~Engine();
 
   const EngineConfig& config() const { return config_; }
   const MemoryPlan& memory() const { return plan_; }
+  const EngineStats& stats() const { return stats_; }
+  const PrefixStats& prefix_stats() const { return prefixes_->stats(); }
 
   // Queues a request. Throws Error(invalid_argument): empty prompt, ids outside the vocabulary, prompt that leaves no
   // room for a token, parameters out of range.
@@ -69,32 +53,49 @@ class Engine {
 
   // The logits of the last step [rows, vocabulary] and, per row, the request. For parity checks.
   View<const float> last_logits() const;
+  // What the last step ran and why, for people. Filled only while explain(true).
+  const std::string& explanation() const { return explanation_; }
+  void explain(bool on) { explain_ = on; }
 
   // Sees every op and named tensor from now on; null: none.
   void observe(OpObserver* ops, TensorProbe* tensors);
 
   StatePool& pool() { return *pool_; }
+  PrefixCache& prefixes() { return *prefixes_; }
   const Request* find(RequestId id) const;
 
  private:
+  void draft();
   void gather_candidates();
+  void offer_prefix(Request& r, Candidate& c);
+  int64_t usable_pages() const;
+  void preempt(Request& r);
+  bool save(Request& r);
+  void start(Request& r, size_t candidate);
   void hand_out_memory();
+  void reserve_snapshots(Request& r, const PlanRow& row);
+  void give_back(Request& r);
   void run_step();
   void sample_rows();
   void commit();
-  void take_token(Request& r, const SampleResult& s);
+  void commit_row(const BatchRow& row, std::span<const SampleResult> results);
+  bool take_token(Request& r, const SampleResult& s);
+  void publish(Request& r);
   void fail_request(Request& r, const char* what);
-  void end_youngest_holder();
   void deliver(const std::function<void(const TokenEvent&)>& on_event);
   void end(Request& r, FinishReason reason);
 
   const Model& model_;
   EngineConfig config_;
+  std::unique_ptr<Drafter> drafter_;
   MemoryPlan plan_;
   BatchCapacity capacity_;
+  SchedulerConfig scheduler_;
+  EngineStats stats_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Arena> scratch_;
   std::unique_ptr<StatePool> pool_;
+  std::unique_ptr<PrefixCache> prefixes_;
   std::unique_ptr<BatchBuilder> builder_;
   Buffer logits_;
   Exec exec_;
@@ -103,12 +104,22 @@ class Engine {
   std::vector<std::unique_ptr<Request>> requests_;  // in order of arrival
   std::vector<Candidate> candidates_;
   std::vector<Request*> live_;
+  std::vector<PrefixCache::Hit> hits_;  // by candidate
+  std::vector<DraftQuery> queries_;
   Plan step_plan_;
   std::vector<BatchRow> rows_;
+  std::vector<RowSnapshot> row_snapshots_;
+  std::vector<int64_t> boundaries_;
   std::vector<SampleRow> sample_rows_;
   std::vector<SampleResult> results_;
-  std::vector<TokenEvent> events_;
-  int64_t logit_rows_ = 0;
+  struct Heard {
+    TokenEvent event;
+    const Request* request;
+  };
+  std::vector<Heard> events_;
+  int64_t logit_rows_ = 0, saved_bytes_ = 0;
+  bool explain_ = false;
+  std::string explanation_;
 };
 
 }  // namespace kdelta::runtime

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kdelta/ops/sample/sample.h"
+#include "kdelta/runtime/prefix_cache.h"
 
 namespace kdelta::runtime {
 
@@ -33,14 +34,23 @@ struct RequestOptions {
 struct Request {
   RequestId id = 0;
   RequestOptions options;
+  // Behind the tokens that were generated, `output` holds the drafts of the step that runs: the sampler counts and
+  // penalises by what stands before a position, and a draft that is accepted is already in place.
   std::vector<int32_t> prompt, output;
+  int64_t drafts = 0;          // of output: not yet verified
   int64_t computed = 0;        // tokens of prompt + output whose state is stored
+  int32_t accepted = 1;        // tokens that the last step kept: its state begins in column accepted - 1
   std::vector<int32_t> slots;  // one per column, empty while waiting
   std::vector<int32_t> pages;  // in order
+  int64_t shared_pages = 0;    // of these, the first ones: others may own them too
+  std::vector<char> saved;     // the state of `computed` tokens while it holds no slots; empty: it starts anew
+  Reuse reuse;                 // what it took from the prefix cache when it started
+  std::vector<PrefixCache::Written> snapshots;  // written by its prefill, not yet published
   FinishReason finish = FinishReason::none;
   std::string error;
 
-  int64_t known() const { return static_cast<int64_t>(prompt.size() + output.size()); }
+  int64_t known() const { return static_cast<int64_t>(prompt.size() + output.size()) - drafts; }
+  int64_t generated() const { return static_cast<int64_t>(output.size()) - drafts; }
   int32_t token(int64_t i) const {
     const auto p = static_cast<int64_t>(prompt.size());
     return i < p ? prompt[static_cast<size_t>(i)] : output[static_cast<size_t>(i - p)];

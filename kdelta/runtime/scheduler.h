@@ -1,10 +1,16 @@
 // Which sequences run how many tokens in the next step. Pure: what is waiting, running and free goes in, a plan comes
-// out; no clock, no device, same input same plan. Decodes go first, one token each; the rest of the budget goes to
-// prefills in order of arrival.
+// out; no clock, no device, same input same plan.
+//
+// Order of service: every running decode gets one token; then replayed tokens and drafts, as long as a prefill that
+// waits still finds a grid piece of budget; the rest goes to prefills. The oldest prefill gets half of that rest and
+// what the others leave, the others one grid piece each in order of arrival, so that a short prompt passes a long one
+// and nobody starves. Memory goes by age alone: who came first takes pages from the youngest that runs (preemption),
+// and nobody is admitted before an earlier arrival.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace kdelta::runtime {
@@ -16,34 +22,51 @@ struct SchedulerConfig {
   // a prompt gives the same bits however it was cut. 1: anywhere (outside exact mode).
   int64_t prefill_grid = 64;
   int64_t page_tokens = 64;
+  int64_t columns = 1;  // most tokens of a decode row
 };
 
 // One live request as the scheduler sees it, in order of arrival.
 struct Candidate {
-  int64_t prompt = 0;  // tokens of the prompt
-  int64_t known = 0;   // prompt + output
-  int64_t computed = 0;
-  bool running = false;  // holds slots
-  int64_t pages = 0;     // held
+  int64_t prompt = 0;       // tokens of the prompt
+  int64_t known = 0;        // prompt + output
+  int64_t computed = 0;     // of a waiting one: what it starts with (a saved state, a prefix hit)
+  bool running = false;     // holds slots
+  int64_t pages = 0;        // held, or shared with it when it starts
+  int64_t freed_pages = 0;  // what preempting it gives back: pages that nobody else owns
+  int64_t drafts = 0;       // proposed to follow the known tokens
 };
 
 struct PlanRow {
   int candidate = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // drafts included
+  int64_t drafts = 0;
   bool prefill = false;
 };
 
 // Kept by the caller and filled anew each step, so that a steady state allocates nothing.
 struct Plan {
-  std::vector<PlanRow> rows;  // prefill rows first, then decode rows
-  std::vector<int> admitted;  // candidates that start and need slots
-  int64_t new_pages = 0;      // pages that the rows need beyond what they hold
+  std::vector<PlanRow> rows;   // prefill rows first, then decode rows; stable
+  std::vector<int> admitted;   // candidates that start and need slots
+  std::vector<int> preempted;  // candidates that lose slots and pages before anything else happens
+  int64_t new_pages = 0;       // pages that the rows need beyond what they hold
+  std::vector<uint8_t> taken;  // by candidate: planned or preempted (scratch)
 };
 
 // A sequence is in prefill while prompt tokens are left to compute; the single last one of a prompt, with a state
-// before it, is a decode row. Never plans more than max_sequences rows, the free slots and pages, or the budget; the
-// budget is exceeded only when a lone prefill could not move otherwise (grid > budget).
+// before it, is a decode row, and so are output tokens that were known before (after a preemption), up to `columns` at
+// once. Never plans more than max_sequences rows, the free slots and pages, or the budget; the budget is exceeded only
+// when a lone prefill could not move otherwise (grid > budget). If every candidate fits memory alone, a plan has a row
+// or a preemption.
 void plan_step(const SchedulerConfig& config, std::span<const Candidate> candidates, int64_t free_sequences,
                int64_t free_pages, Plan* plan);
+
+// The candidates as the step after `plan` finds them, before its tokens are known: every draft accepted, every sampled
+// token there, nobody ended. What is planned from these bounds holds for the truth: computed is never more, so pages
+// suffice, and rows are of the same kind.
+void bound_candidates(std::span<const Candidate> candidates, const SchedulerConfig& config, const Plan& plan,
+                      std::vector<Candidate>* next);
+
+// One line per row, preemption and candidate left out, each with its reason.
+std::string explain_plan(const SchedulerConfig& config, std::span<const Candidate> candidates, const Plan& plan);
 
 }  // namespace kdelta::runtime

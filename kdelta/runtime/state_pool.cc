@@ -1,5 +1,6 @@
 #include "kdelta/runtime/state_pool.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kdelta/core/check.h"
@@ -15,18 +16,10 @@ Shape pooled(int64_t count, const Shape& one) {
   return s;
 }
 
-int64_t bytes_of(const std::vector<std::vector<StateSpec>>& layers, StateKind kind) {
-  int64_t bytes = 0;
-  for (const auto& layer : layers)
-    for (const StateSpec& s : layer)
-      if (s.kind == kind) bytes += s.bytes();
-  return bytes;
-}
-
 // Highest first, so that take() hands out the lowest number.
-std::vector<int32_t> numbers(int64_t count) {
+std::vector<int32_t> numbers(int64_t first, int64_t last) {
   std::vector<int32_t> all;
-  for (int64_t i = count; i >= 1; --i) all.push_back(static_cast<int32_t>(i));
+  for (int64_t i = last; i >= first; --i) all.push_back(static_cast<int32_t>(i));
   return all;
 }
 
@@ -39,63 +32,132 @@ int32_t take(std::vector<int32_t>& free, const char* what) {
 
 }  // namespace
 
-StatePool::StatePool(Device device, const std::vector<std::vector<StateSpec>>& layers, int64_t slots, int64_t pages)
-    : specs_(layers), free_slots_(numbers(slots)), free_pages_(numbers(pages)) {
+StatePool::StatePool(Device device, const LayerStates& layers, const PoolSize& size)
+    : size_(size),
+      free_slots_(numbers(1, size.slots)),
+      free_draft_slots_(numbers(size.slots + 1, size.slots + size.draft_slots)),
+      free_pages_(numbers(1, size.pages)),
+      owners_(static_cast<size_t>(size.pages + 1)) {
   for (const auto& layer : layers) {
     std::vector<AnyView> row;
     for (const StateSpec& s : layer) {
-      const int64_t count = (s.kind == StateKind::slot ? slots : pages) + 1;
+      const int64_t count = pool_count(s, size);
       buffers_.emplace_back(device, count * s.bytes());
       row.push_back(buffers_.back().view(s.dtype, pooled(count, s.shape)));
+      const int64_t row_bytes = s.bytes() / s.shape[0];
+      const bool window = s.kind == StateKind::slot && s.rule == SlotRule::window;
+      parts_.push_back({s.kind, s.rule, static_cast<char*>(buffers_.back().data()), s.bytes(), row_bytes,
+                        s.bytes() - (window ? (size.columns - 1) * row_bytes : 0)});
     }
     views_.push_back(std::move(row));
   }
 }
 
-int64_t StatePool::slot_bytes(const std::vector<std::vector<StateSpec>>& layers) {
-  return bytes_of(layers, StateKind::slot);
-}
-int64_t StatePool::page_bytes(const std::vector<std::vector<StateSpec>>& layers) {
-  return bytes_of(layers, StateKind::page);
-}
-
-int64_t StatePool::total_bytes(Device device, const std::vector<std::vector<StateSpec>>& layers, StateKind kind,
-                               int64_t count) {
-  int64_t bytes = 0;
-  for (const auto& layer : layers)
-    for (const StateSpec& s : layer)
-      if (s.kind == kind) bytes += device_bytes(device, (count + 1) * s.bytes());
-  return bytes;
-}
-
 int32_t StatePool::take_slot() {
   return take(free_slots_, "state slot");
 }
+int32_t StatePool::take_draft_slot() {
+  return take(free_draft_slots_, "draft slot");
+}
 int32_t StatePool::take_page() {
-  return take(free_pages_, "page");
+  const int32_t page = take(free_pages_, "page");
+  owners_[static_cast<size_t>(page)] = 1;
+  return page;
+}
+
+void StatePool::give_back_slot(int32_t slot) {
+  (slot <= size_.slots ? free_slots_ : free_draft_slots_).push_back(slot);
 }
 
 void StatePool::give_back_slots(std::vector<int32_t>& slots) {
-  for (int32_t s : slots) free_slots_.push_back(s);
+  for (int32_t s : slots) give_back_slot(s);
   slots.clear();
 }
 
-void StatePool::give_back_pages(std::vector<int32_t>& pages) {
-  for (int32_t p : pages) free_pages_.push_back(p);
+void StatePool::share_page(int32_t page) {
+  int& owners = owners_[static_cast<size_t>(page)];
+  KDELTA_CHECK(owners > 0, "page ", page, " belongs to nobody");
+  ++owners;
+}
+
+void StatePool::drop_page(int32_t page) {
+  int& owners = owners_[static_cast<size_t>(page)];
+  KDELTA_CHECK(owners > 0, "page ", page, " belongs to nobody");
+  if (--owners == 0) free_pages_.push_back(page);
+}
+
+void StatePool::drop_pages(std::vector<int32_t>& pages) {
+  for (int32_t p : pages) drop_page(p);
   pages.clear();
 }
 
-void StatePool::poison_free() {
-  for (size_t l = 0; l < specs_.size(); ++l) {
-    for (size_t i = 0; i < specs_[l].size(); ++i) {
-      const int64_t bytes = specs_[l][i].bytes();
-      const auto fill = [&](int32_t number) {
-        std::memset(static_cast<char*>(views_[l][i].data) + number * bytes, 0xff,
-                    static_cast<size_t>(bytes));  // NaN in every float type
-      };
-      fill(0);
-      for (int32_t n : specs_[l][i].kind == StateKind::slot ? free_slots_ : free_pages_) fill(n);
+void StatePool::settle(std::span<const int32_t> slots, int32_t accepted, int32_t to) {
+  KDELTA_CHECK(accepted >= 1 && accepted <= static_cast<int64_t>(slots.size()), "accepted ", accepted, " of ",
+               slots.size(), " columns");
+  KDELTA_CHECK(to >= 1 && to <= size_.slots, "slot ", to, " is no home slot");
+  for (const Part& p : parts_) {
+    if (p.kind != StateKind::slot) continue;
+    const bool window = p.rule == SlotRule::window;
+    const int64_t skip = window ? (accepted - 1) * p.row_bytes : 0;
+    const char* from = p.at(slots[window ? 0 : static_cast<size_t>(accepted - 1)]) + skip;
+    if (from != p.at(to)) std::memmove(p.at(to), from, static_cast<size_t>(p.settled));
+  }
+}
+
+void StatePool::copy_page(int32_t from, int32_t to) {
+  for (const Part& p : parts_)
+    if (p.kind == StateKind::page && from != to) std::memcpy(p.at(to), p.at(from), static_cast<size_t>(p.bytes));
+}
+
+// f(address, bytes) for everything that belongs to a sequence, in the order of the specs.
+template <class F>
+void StatePool::each_piece(int32_t slot, std::span<const int32_t> pages, int64_t tokens, const F& f) const {
+  for (const Part& p : parts_) {
+    if (p.kind == StateKind::slot) {
+      f(p.at(slot), p.settled);
+      continue;
     }
+    const int64_t page_tokens = p.bytes / p.row_bytes;
+    KDELTA_CHECK(static_cast<int64_t>(pages.size()) >= pages_for(tokens, page_tokens), tokens, " tokens on ",
+                 pages.size(), " pages");
+    for (int64_t done = 0; done < tokens; done += page_tokens)
+      f(p.at(pages[static_cast<size_t>(done / page_tokens)]), std::min(page_tokens, tokens - done) * p.row_bytes);
+  }
+}
+
+int64_t StatePool::saved_bytes(int64_t tokens) const {
+  int64_t bytes = 0;
+  for (const Part& p : parts_) bytes += p.kind == StateKind::slot ? p.settled : tokens * p.row_bytes;
+  return bytes;
+}
+
+void StatePool::save(int32_t slot, std::span<const int32_t> pages, int64_t tokens, std::span<char> out) const {
+  KDELTA_CHECK(static_cast<int64_t>(out.size()) == saved_bytes(tokens));
+  char* at = out.data();
+  each_piece(slot, pages, tokens, [&](const char* piece, int64_t bytes) {
+    std::memcpy(at, piece, static_cast<size_t>(bytes));
+    at += bytes;
+  });
+}
+
+void StatePool::load(std::span<const char> bytes, int64_t tokens, int32_t slot, std::span<const int32_t> pages) {
+  KDELTA_CHECK(static_cast<int64_t>(bytes.size()) == saved_bytes(tokens));
+  const char* at = bytes.data();
+  each_piece(slot, pages, tokens, [&](char* piece, int64_t size) {
+    std::memcpy(piece, at, static_cast<size_t>(size));
+    at += size;
+  });
+}
+
+void StatePool::poison_free() {
+  for (const Part& p : parts_) {
+    const auto fill = [&](int32_t number) {
+      std::memset(p.at(number), 0xff, static_cast<size_t>(p.bytes));  // NaN in every float type
+    };
+    fill(0);
+    for (int32_t n : p.kind == StateKind::page ? free_pages_ : free_slots_) fill(n);
+    if (p.kind == StateKind::slot && p.rule == SlotRule::column)
+      for (int32_t n : free_draft_slots_) fill(n);
   }
 }
 

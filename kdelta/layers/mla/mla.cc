@@ -29,7 +29,7 @@ std::vector<WeightSpec> MlaLayer::weights() {
 }
 
 std::vector<StateSpec> MlaLayer::states(const StateParams& params) const {
-  return {{"latent", StateKind::page, params.activation, {params.page_tokens, c_.latent + c_.rope}, false}};
+  return {{"latent", StateKind::page, params.activation, {params.page_tokens, c_.latent + c_.rope}}};
 }
 
 AnyView MlaLayer::query(const Exec& ex, const AnyConstView& x) const {

@@ -1,0 +1,133 @@
+#include "kdelta/runtime/engine_config.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kdelta/core/buffer.h"
+#include "kdelta/core/check.h"
+
+namespace kdelta::runtime {
+namespace {
+
+int64_t cache_pages(const EngineConfig& c) {
+  const int64_t per_request = pages_for(c.max_length, c.page_tokens);
+  return c.cache_tokens > 0 ? pages_for(c.cache_tokens, c.page_tokens) : c.max_sequences * per_request;
+}
+
+// Pools without memory, for planning.
+std::vector<std::vector<AnyView>> planned_states(const LayerStates& layers, const PoolSize& size) {
+  std::vector<std::vector<AnyView>> all;
+  for (const auto& layer : layers) {
+    std::vector<AnyView> row;
+    for (const StateSpec& s : layer) {
+      Shape shape;
+      shape.rank = s.shape.rank + 1;
+      shape.dim[0] = pool_count(s, size);
+      for (int i = 0; i < s.shape.rank; ++i) shape.dim[static_cast<size_t>(i) + 1] = s.shape[i];
+      row.push_back(AnyView(reinterpret_cast<void*>(Arena::kAlign), s.dtype, shape));
+    }
+    all.push_back(std::move(row));
+  }
+  return all;
+}
+
+}  // namespace
+
+StateParams state_params(const EngineConfig& c) {
+  return {.activation = c.activation, .recurrent = c.recurrent, .columns = 1 + c.drafts, .page_tokens = c.page_tokens};
+}
+
+PoolSize pool_size(const EngineConfig& c) {
+  return {.slots = c.max_sequences + c.prefix_snapshots,
+          .draft_slots = c.max_sequences * c.drafts,
+          .pages = cache_pages(c),
+          .columns = 1 + c.drafts};
+}
+
+PrefixConfig prefix_config(const EngineConfig& c) {
+  return {.page_tokens = c.page_tokens,
+          .unit = std::lcm(c.page_tokens, c.prefill_grid),
+          .snapshots = c.prefix_snapshots,
+          .interval = c.prefix_interval};
+}
+
+BatchCapacity batch_capacity(const EngineConfig& c) {
+  // A lone prefill may exceed a budget smaller than the grid.
+  int64_t tokens = std::max({c.token_budget, c.prefill_grid, c.max_sequences});
+  int64_t logits = c.all_logits ? tokens : std::min(tokens, c.max_sequences * (1 + c.drafts));
+  for (const Bucket& b : c.buckets) tokens = std::max(tokens, b.tokens()), logits = std::max(logits, b.tokens());
+  return {.tokens = tokens,
+          .sequences = c.max_sequences,
+          .columns = 1 + c.drafts,
+          .pages = pages_for(c.max_length, c.page_tokens),
+          .page_tokens = c.page_tokens,
+          .logit_rows = logits,
+          .snapshots = c.prefix_snapshots == 0 ? 0 : tokens / prefix_config(c).unit + c.max_sequences};
+}
+
+void check_config(const EngineConfig& c) {
+  const auto require = [](bool ok, const char* name, int64_t value, const std::string& want) {
+    if (!ok) fail(ErrorCode::invalid_argument, name, ": ", value, ", expected ", want);
+  };
+  require(c.max_sequences >= 1, "max_sequences", c.max_sequences, ">= 1");
+  require(c.token_budget >= c.max_sequences, "token_budget", c.token_budget, "at least max_sequences");
+  // Positions and boundaries are 32-bit on the device.
+  constexpr int64_t kMost = int64_t{1} << 30;
+  require(c.max_sequences <= kMost, "max_sequences", c.max_sequences, "at most 2^30");
+  require(c.token_budget <= kMost, "token_budget", c.token_budget, "at most 2^30");
+  require(c.max_length >= 1 && c.max_length <= kMost, "max_length", c.max_length, "1 to 2^30");
+  require(c.cache_tokens >= 0 && c.cache_tokens <= kMost * 1024, "cache_tokens", c.cache_tokens, "0 to 2^40");
+  require(c.page_tokens >= 1, "page_tokens", c.page_tokens, ">= 1");
+  require(c.prefill_grid >= 1, "prefill_grid", c.prefill_grid, ">= 1");
+  require(cache_pages(c) >= pages_for(c.max_length, c.page_tokens), "cache_tokens", c.cache_tokens,
+          "at least max_length");
+  require(c.drafts >= 0 && c.drafts <= kMostDrafts, "drafts", c.drafts, str("0 to ", kMostDrafts));
+  require(!c.all_logits || (c.drafts == 0 && c.prefix_snapshots == 0), "all_logits", 1,
+          "neither drafts nor prefix_snapshots with it");
+  require(c.prefix_snapshots >= 0 && c.prefix_snapshots <= kMost, "prefix_snapshots", c.prefix_snapshots, "0 to 2^30");
+  require(c.prefix_interval >= 1, "prefix_interval", c.prefix_interval, ">= 1");
+  require(c.save_bytes >= 0, "save_bytes", c.save_bytes, ">= 0");
+  for (const Bucket& b : c.buckets) {
+    require(b.rows >= 1 && b.rows <= c.max_sequences, "buckets: rows", b.rows, "1 to max_sequences");
+    require(b.row_tokens >= 1 && b.row_tokens <= 1 + c.drafts, "buckets: row_tokens", b.row_tokens, "1 to 1 + drafts");
+  }
+}
+
+int64_t walk_step(const Model& model, const EngineConfig& c, bool decode, OpObserver* observer) {
+  const BatchCapacity capacity = batch_capacity(c);
+  const auto states = planned_states(model.states(state_params(c)), pool_size(c));
+  ThreadPool threads(c.options.threads);
+  Arena arena = Arena::measuring(Device{});
+  Exec ex;
+  ex.scratch = &arena;
+  ex.threads = &threads;
+  ex.options = &c.options;
+  ex.observer = observer;
+  ex.planning = true;
+  const View<float> logits(reinterpret_cast<float*>(Arena::kAlign), {capacity.logit_rows, model.config().vocab_size});
+  model.forward(ex, BatchBuilder::planning(capacity, decode), states, c.activation, logits);
+  std::vector<SampleRow> rows(static_cast<size_t>(capacity.logit_rows));
+  std::vector<SampleResult> results(rows.size());
+  if (!c.all_logits) sample(ex, {.logits = logits, .rows = rows, .results = results});
+  return arena.peak();
+}
+
+MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t drafter_bytes) {
+  check_config(config);
+  const auto specs = model.states(state_params(config));
+  const BatchCapacity capacity = batch_capacity(config);
+  MemoryPlan p;
+  p.slot_bytes = slot_bytes(specs);
+  p.page_bytes = page_bytes(specs);
+  p.slots = pool_bytes(Device{}, specs, StateKind::slot, pool_size(config));
+  p.pages = pool_bytes(Device{}, specs, StateKind::page, pool_size(config));
+  p.scratch = device_bytes(Device{},
+                           std::max(walk_step(model, config, false, nullptr), walk_step(model, config, true, nullptr)));
+  p.logits = device_bytes(Device{}, capacity.logit_rows * model.config().vocab_size * 4);
+  p.batch = device_bytes(Device{}, BatchBuilder::bytes(capacity));
+  p.drafter = drafter_bytes;
+  p.saved = config.save_bytes;
+  return p;
+}
+
+}  // namespace kdelta::runtime

@@ -1,0 +1,52 @@
+// What an engine is asked to be, and what memory that takes.
+#pragma once
+
+#include "kdelta/model/model.h"
+#include "kdelta/runtime/batch_builder.h"
+#include "kdelta/runtime/capacity.h"
+#include "kdelta/runtime/prefix_cache.h"
+
+namespace kdelta::runtime {
+
+inline constexpr int64_t kMostDrafts = 16;
+
+struct EngineConfig {
+  DType activation = DType::bf16;
+  DType recurrent = DType::f32;
+  int64_t max_sequences = 1;
+  int64_t token_budget = 512;  // tokens of one step
+  int64_t max_length = 4096;   // prompt + output of one request
+  int64_t cache_tokens = 0;    // of all requests together; 0: max_sequences * max_length
+  int64_t page_tokens = 64;
+  int64_t prefill_grid = 64;      // see SchedulerConfig
+  int64_t drafts = 0;             // most draft tokens verified in one step of a request, 0..16
+  int64_t prefix_snapshots = 0;   // states kept for requests that begin alike; 0: no prefix reuse
+  int64_t prefix_interval = 256;  // tokens between the snapshots that a prefill leaves
+  int64_t save_bytes = 0;         // for the states of preempted requests; what does not fit is computed again
+  std::vector<Bucket> buckets;    // shapes that pure decode steps are padded to; empty: none
+  bool all_logits = false;        // logits of every token, not only of the last (logits, perplexity)
+  Options options;
+};
+
+// Bytes that an engine of this configuration takes beside the weights. Exact: the scratch part comes from walking a
+// full step.
+struct MemoryPlan {
+  int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0, drafter = 0, saved = 0;
+  int64_t slot_bytes = 0, page_bytes = 0;  // of one slot, one page, all layers
+  int64_t total() const { return slots + pages + scratch + logits + batch + drafter + saved; }
+};
+// The drafter's part is what it says of itself.
+MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t drafter_bytes = 0);
+// Walks one full step (all tokens of the budget prefilling, or one decode row per sequence) without touching memory.
+// The observer sees every op it would run; the return value is the scratch it needs.
+int64_t walk_step(const Model& model, const EngineConfig& config, bool decode, OpObserver* observer);
+
+// What the parts of the runtime derive from a configuration.
+StateParams state_params(const EngineConfig& config);
+PoolSize pool_size(const EngineConfig& config);
+BatchCapacity batch_capacity(const EngineConfig& config);
+PrefixConfig prefix_config(const EngineConfig& config);
+// Throws Error(invalid_argument) naming the setting.
+void check_config(const EngineConfig& config);
+
+}  // namespace kdelta::runtime

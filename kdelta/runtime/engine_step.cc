@@ -1,0 +1,278 @@
+// Engine::step, part by part in the order in which they run.
+#include <algorithm>
+
+#include "kdelta/core/check.h"
+#include "kdelta/runtime/engine.h"
+
+namespace kdelta::runtime {
+
+bool Engine::step(const std::function<void(const TokenEvent&)>& on_event) {
+  events_.clear();
+  std::erase_if(requests_, [](const auto& r) { return r->finish != FinishReason::none; });
+  if (requests_.empty()) return false;
+  draft();
+  gather_candidates();
+  const int64_t running = std::count_if(candidates_.begin(), candidates_.end(), [](auto& c) { return c.running; });
+  plan_step(scheduler_, candidates_, config_.max_sequences - running, usable_pages(), &step_plan_);
+  KDELTA_CHECK(!step_plan_.rows.empty() || !step_plan_.preempted.empty(), "a plan without work");
+  hand_out_memory();
+  if (explain_) explanation_ = explain_plan(scheduler_, candidates_, step_plan_);
+  if (!rows_.empty()) run_step();
+  deliver(on_event);
+  return true;
+}
+
+// Asks for drafts for every request that decodes and knows all its tokens but the next.
+void Engine::draft() {
+  if (config_.drafts == 0) return;
+  size_t n = 0;
+  for (const auto& r : requests_) {
+    if (r->slots.empty() || r->known() - r->computed != 1 || r->computed < static_cast<int64_t>(r->prompt.size()) - 1)
+      continue;
+    // The step's own token is certain to come; drafts behind the last one wanted would be computed for nothing.
+    const int64_t most = std::min(config_.drafts, r->options.max_tokens - r->generated() - 1);
+    queries_[n].request = r.get();
+    queries_[n].most = std::max<int64_t>(most, 0);
+    queries_[n++].tokens.clear();
+  }
+  const std::span<DraftQuery> queries = std::span(queries_).first(n);
+  drafter_->propose(queries);
+  size_t q = 0;
+  for (const auto& r : requests_) {
+    if (q == n || queries[q].request != r.get()) continue;
+    const std::vector<int32_t>& tokens = queries[q].tokens;
+    r->drafts = std::min(queries[q++].most, static_cast<int64_t>(tokens.size()));
+    r->output.insert(r->output.end(), tokens.begin(), tokens.begin() + r->drafts);
+  }
+}
+
+void Engine::gather_candidates() {
+  candidates_.clear();
+  live_.clear();
+  hits_.clear();
+  int64_t may_start = config_.max_sequences;
+  for (const auto& r : requests_) may_start -= r->slots.empty() ? 0 : 1;
+  for (const auto& r : requests_) {
+    live_.push_back(r.get());
+    Candidate c{.prompt = static_cast<int64_t>(r->prompt.size()),
+                .known = r->known(),
+                .computed = r->computed,
+                .running = !r->slots.empty(),
+                .drafts = r->drafts};
+    hits_.emplace_back();
+    if (!c.running && r->saved.empty() && config_.prefix_snapshots > 0 && may_start-- > 0) offer_prefix(*r, c);
+    c.pages = static_cast<int64_t>(r->pages.size());
+    c.freed_pages = c.pages - r->shared_pages;
+    candidates_.push_back(c);
+  }
+}
+
+// A waiting request becomes an owner of the pages it would start with, so that they do not count as free; it gives them
+// back when it is not admitted.
+void Engine::offer_prefix(Request& r, Candidate& c) {
+  hits_.back() = prefixes_->find(r.prompt);
+  prefixes_->share(hits_.back(), r.pages);
+  r.shared_pages = static_cast<int64_t>(r.pages.size());
+  c.computed = hits_.back().reuse.tokens;
+}
+
+int64_t Engine::usable_pages() const {
+  return pool_->free_pages() + (config_.prefix_snapshots > 0 ? prefixes_->evictable_pages() : 0);
+}
+
+// Its state is kept when the room for that suffices, else it starts anew and comes to the same bits: the prompt on the
+// same grid, the tokens behind it as decode rows.
+void Engine::preempt(Request& r) {
+  ++stats_.preempted;
+  r.output.resize(r.output.size() - static_cast<size_t>(r.drafts));
+  r.drafts = 0;
+  if (save(r))
+    ++stats_.saved;
+  else
+    r.computed = 0;
+  r.accepted = 1;
+  give_back(r);
+  if (drafter_) drafter_->forget(r.id);
+}
+
+bool Engine::save(Request& r) {
+  const int64_t bytes = pool_->saved_bytes(r.computed);
+  if (r.computed == 0 || saved_bytes_ + bytes > config_.save_bytes) return false;
+  try {
+    r.saved.resize(static_cast<size_t>(bytes));
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  pool_->settle(r.slots, r.accepted);
+  pool_->save(r.slots[0], r.pages, r.computed, r.saved);
+  saved_bytes_ += bytes;
+  return true;
+}
+
+// An admitted request gets its slots, and what it starts with in them.
+void Engine::start(Request& r, size_t candidate) {
+  r.slots.push_back(pool_->take_slot());
+  for (int64_t c = 1; c < capacity_.columns; ++c) r.slots.push_back(pool_->take_draft_slot());
+  r.accepted = 1;
+  if (!r.saved.empty()) return;
+  if (config_.prefix_snapshots > 0) prefixes_->use(hits_[candidate], r.slots[0]);
+  r.reuse = hits_[candidate].reuse;
+  r.computed = r.reuse.tokens;
+}
+
+void Engine::hand_out_memory() {
+  for (const int i : step_plan_.preempted) preempt(*live_[static_cast<size_t>(i)]);
+  for (const int i : step_plan_.admitted) start(*live_[static_cast<size_t>(i)], static_cast<size_t>(i));
+  for (Request* r : live_)
+    if (r->slots.empty() && !r->pages.empty()) give_back(*r);  // was offered a prefix, has to wait
+  rows_.clear();
+  row_snapshots_.clear();
+  for (const PlanRow& row : step_plan_.rows) {
+    Request& r = *live_[static_cast<size_t>(row.candidate)];
+    const int64_t need = pages_for(r.computed + row.tokens, config_.page_tokens);
+    while (static_cast<int64_t>(r.pages.size()) < need) {
+      if (pool_->free_pages() == 0)
+        KDELTA_CHECK(prefixes_->evict_page(), "the plan counted on a page that is not free");
+      r.pages.push_back(pool_->take_page());
+    }
+    if (!r.saved.empty()) {
+      pool_->load(r.saved, r.computed, r.slots[0], r.pages);
+      saved_bytes_ -= static_cast<int64_t>(r.saved.size());
+      r.saved = {};
+    }
+    r.output.resize(r.output.size() - static_cast<size_t>(r.drafts - row.drafts));
+    r.drafts = row.drafts;
+    rows_.push_back({.request = &r, .tokens = row.tokens, .drafts = row.drafts, .prefill = row.prefill});
+    if (row.prefill && config_.prefix_snapshots > 0) reserve_snapshots(r, row);
+  }
+  // Drafts of requests that have no row this step are void.
+  for (Request* r : live_) {
+    if (r->drafts == 0 || std::any_of(rows_.begin(), rows_.end(), [&](const BatchRow& b) { return b.request == r; }))
+      continue;
+    r->output.resize(r->output.size() - static_cast<size_t>(r->drafts));
+    r->drafts = 0;
+  }
+}
+
+void Engine::reserve_snapshots(Request& r, const PlanRow& row) {
+  prefixes_->boundaries(static_cast<int64_t>(r.prompt.size()), r.reuse.matched, r.computed, r.computed + row.tokens,
+                        &boundaries_);
+  const size_t first = row_snapshots_.size();
+  for (const int64_t b : boundaries_) {
+    const int32_t slot = prefixes_->reserve();
+    if (slot < 0) break;
+    row_snapshots_.push_back({.position = static_cast<int32_t>(b - r.computed), .slot = slot});
+    r.snapshots.push_back({.tokens = b, .slot = slot});
+  }
+  rows_.back().snapshots = std::span(row_snapshots_).subspan(first);
+}
+
+void Engine::run_step() {
+  try {
+    const Bucket* bucket = choose_bucket(config_.buckets, rows_);
+    const Batch& b = builder_->build(rows_, config_.all_logits, bucket);
+    logit_rows_ = static_cast<int64_t>(builder_->logit_owner().size());
+    if (explain_) explanation_ += builder_->explain();
+    model_.forward(exec_, b, pool_->views(), config_.activation,
+                   logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size}));
+    if (!config_.all_logits) sample_rows();
+  } catch (const std::exception& e) {
+    for (const BatchRow& row : rows_) fail_request(*row.request, e.what());
+    return;
+  }
+  commit();
+}
+
+// The sampler sees before each draft what plain decoding would have seen there, draw number included: the token it
+// picks is the token that would have come without drafts.
+void Engine::sample_rows() {
+  sample_rows_.clear();
+  const auto owners = builder_->logit_owner();
+  for (size_t m = 0; m < owners.size(); ++m) {
+    const Request& r = *rows_[static_cast<size_t>(owners[m])].request;
+    const bool same = m > 0 && owners[m - 1] == owners[m];
+    const size_t before = same ? sample_rows_.back().output.size() + 1 : static_cast<size_t>(r.generated());
+    const bool may_stop = static_cast<int64_t>(before) >= r.options.min_tokens;
+    sample_rows_.push_back(
+        {.params = r.options.sampling,
+         .bias = r.options.bias,
+         .banned = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(r.options.stop_ids),
+         .prompt = r.prompt,
+         .output = std::span(r.output).first(before),
+         .top_logprobs = r.options.top_logprobs});
+  }
+  sample(exec_,
+         {.logits = last_logits(), .rows = sample_rows_, .results = std::span(results_).first(sample_rows_.size())});
+}
+
+void Engine::commit() {
+  ++stats_.steps;
+  const auto owners = builder_->logit_owner();
+  size_t m = 0;
+  for (size_t n = 0; n < rows_.size(); ++n) {
+    const size_t first = m;
+    while (m < owners.size() && owners[m] == static_cast<int>(n)) ++m;
+    commit_row(rows_[n], std::span(results_).subspan(first, m - first));
+  }
+}
+
+// `results`: of the last certain token and of each draft; none when tokens of the request are left to compute.
+void Engine::commit_row(const BatchRow& row, std::span<const SampleResult> results) {
+  Request& r = *row.request;
+  const int64_t certain = row.tokens - row.drafts;
+  (row.prefill ? stats_.prefill_tokens : stats_.decode_tokens) += row.tokens;
+  stats_.drafts += row.drafts;
+  if (!row.prefill && r.known() - r.computed > 1) stats_.replayed_tokens += certain;
+  r.computed += certain;
+  r.accepted = row.prefill ? 1 : static_cast<int32_t>(certain);
+  if (config_.all_logits) {
+    if (r.computed < r.known()) return;
+    end(r, FinishReason::length);
+    events_.push_back({{.id = r.id, .finish = FinishReason::length}, &r});
+    return;
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    // The next draft is the next token of output already; it stays there if it is what was sampled.
+    const bool kept = r.drafts > 0 && r.output[static_cast<size_t>(r.generated())] == results[i].token;
+    if (!take_token(r, results[i]) || !kept) break;
+    ++stats_.accepted_drafts;
+    ++r.computed;
+    ++r.accepted;
+  }
+}
+
+// False when the request has ended.
+bool Engine::take_token(Request& r, const SampleResult& s) {
+  if (s.token < 0) {
+    fail_request(r, "no usable logit: the model produced NaN or infinity");
+    return false;
+  }
+  publish(r);
+  if (r.drafts > 0 && r.output[static_cast<size_t>(r.generated())] == s.token) {
+    --r.drafts;
+  } else {
+    r.output.resize(static_cast<size_t>(r.generated()));
+    r.drafts = 0;
+    r.output.push_back(s.token);
+  }
+  const auto& stops = r.options.stop_ids;
+  FinishReason reason = FinishReason::none;
+  if (std::find(stops.begin(), stops.end(), s.token) != stops.end())
+    reason = FinishReason::stop;
+  else if (r.generated() >= r.options.max_tokens)
+    reason = FinishReason::length;
+  events_.push_back({{.id = r.id, .token = s.token, .sample = &s, .finish = reason}, &r});
+  if (reason == FinishReason::none) return true;
+  end(r, reason);
+  return false;
+}
+
+// What its prefill wrote gave a usable token: others may start behind what it wrote.
+void Engine::publish(Request& r) {
+  if (r.snapshots.empty()) return;
+  r.shared_pages = std::max(r.shared_pages, r.snapshots.back().tokens / config_.page_tokens);
+  prefixes_->publish(r.prompt, r.pages, r.snapshots);
+  r.snapshots.clear();
+}
+
+}  // namespace kdelta::runtime
