@@ -17,6 +17,17 @@ namespace kdelta::test {
 // Parameter: the variant's name.
 class VariantTest : public testing::TestWithParam<std::string> {};
 
+// The same with an Exec that runs this variant of one op; force() sets others up alike.
+class OpVariantTest : public VariantTest {
+ protected:
+  explicit OpVariantTest(const char* op) : op_(op) { force(ex); }
+  void force(TestExec& other) const { other.force(op_, GetParam()); }
+  TestExec ex;
+
+ private:
+  const char* op_;
+};
+
 // Names of the rows whose instruction set is here. On an older processor the missing ones do not appear as skipped
 // tests; ctest lists what ran.
 template <class Rows>

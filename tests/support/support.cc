@@ -33,6 +33,14 @@ bool Guarded<T>::guards_intact() const {
   return true;
 }
 
+template <class T>
+bool Guarded<T>::is_poison(int64_t begin, int64_t count) const {
+  const T want = poison_value();
+  for (int64_t i = begin; i < begin + count; ++i)
+    if (std::memcmp(data() + i, &want, sizeof(T)) != 0) return false;
+  return true;
+}
+
 namespace {
 
 template <class T>

@@ -21,6 +21,12 @@ class TestExec {
   operator const Exec&() const { return exec_; }
   Options& options() { return options_; }
   Arena& arena() { return arena_; }
+  // A copy of the Exec that only plans.
+  Exec planning() const {
+    Exec ex = exec_;
+    ex.planning = true;
+    return ex;
+  }
   // Options::force[op] = variant for every following call.
   void force(const std::string& op, const std::string& variant) { options_.force[op] = variant; }
 
@@ -53,6 +59,10 @@ class Guarded {
   const Shape& shape() const { return shape_; }
   // True when nobody wrote outside the array.
   bool guards_intact() const;
+  // True when elements [begin, begin + count) hold the poison that they were born with.
+  bool is_poison(int64_t begin, int64_t count) const;
+  // True when nobody wrote anything, inside or outside.
+  bool untouched() const { return is_poison(0, size()) && guards_intact(); }
 
  private:
   static T poison_value();

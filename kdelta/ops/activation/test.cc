@@ -1,11 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "kdelta/ops/activation/variants.h"
 #include "tests/support/op_test.h"
-#include "tests/support/sparse.h"
+#include "tests/support/spread.h"
 
 namespace kdelta {
 namespace {
@@ -13,10 +12,9 @@ namespace {
 using test::Guarded;
 using test::TestExec;
 
-class Activation : public test::VariantTest {
+class Activation : public test::OpVariantTest {
  protected:
-  void SetUp() override { ex.force("activation", GetParam()); }
-  TestExec ex;
+  Activation() : OpVariantTest("activation") {}
 };
 KDELTA_INSTANTIATE_VARIANTS(Activation, activation_variants());
 
@@ -127,22 +125,18 @@ TEST_P(Activation, NaNStaysInItsElement) {
 TEST_P(Activation, StridedHalvesOfOnePackedProjectionEqualDenseOnes) {
   constexpr int64_t T = 4, N = 45, stride = 2 * N + 3;
   for (const Form& f : kForms) {
-    Guarded<bf16> gate({T, N}), up({T, N}), want({T, N}), packed({T, stride}), out({T, stride});
+    Guarded<bf16> gate({T, N}), up({T, N}), want({T, N}), packed({T, stride});
+    const test::Spread<bf16> out({T, N}, stride, 1);
     test::Rng rng(2);
     fill_normal(gate, rng);
     fill_normal(up, rng);
-    for (int64_t t = 0; t < T; ++t) {
-      std::memcpy(&packed[t * stride], &gate[t * N], N * sizeof(bf16));
-      std::memcpy(&packed[t * stride + N], &up[t * N], N * sizeof(bf16));
-    }
+    test::copy_rows(packed.data(), stride, gate.data(), N, T, N);
+    test::copy_rows(packed.data() + N, stride, up.data(), N, T, N);
     activation(ex, args(f, gate.view(), up.view(), want.view()));
     const AnyConstView both = packed.view();
-    activation(ex, args(f, both.columns(0, N), both.columns(N, N), AnyView(out.view()).columns(1, N)));
-    for (int64_t t = 0; t < T; ++t) {
-      EXPECT_EQ(std::memcmp(&out[t * stride + 1], &want[t * N], N * sizeof(bf16)), 0);
-      EXPECT_TRUE(std::isnan(to_float(out[t * stride])));
-      for (int64_t n = N + 1; n < stride; ++n) EXPECT_TRUE(std::isnan(to_float(out[t * stride + n])));
-    }
+    activation(ex, args(f, both.columns(0, N), both.columns(N, N), out.view()));
+    EXPECT_TRUE(out.rows_equal(want));
+    EXPECT_TRUE(out.gaps_intact());
   }
 }
 
@@ -171,14 +165,14 @@ TEST_P(Activation, BitsOfARowDependNeitherOnItsCompanyNorOnTheThreads) {
   activation(ex, args(f, gate.view(), up.view(), all.view()));
   for (int threads : {1, 3}) {
     TestExec other(threads);
-    other.force("activation", GetParam());
+    force(other);
     Guarded<bf16> out({T, N});
     activation(other, args(f, gate.view(), up.view(), out.view()));
     EXPECT_TRUE(same_bits(out, all));
   }
   for (int64_t t : {int64_t{0}, int64_t{23}, T - 1}) {
     activation(ex, args(f, AnyConstView(gate.view()).rows(t, 1), AnyConstView(up.view()).rows(t, 1), alone.view()));
-    EXPECT_EQ(std::memcmp(alone.data(), all.data() + t * N, N * sizeof(bf16)), 0);
+    EXPECT_TRUE(test::equal_bits(alone.data(), all.data() + t * N, N));
   }
 }
 
@@ -196,11 +190,9 @@ TEST_P(Activation, OffsetsPastTwoToThe32ndElementAreExact) {
   fill_normal(gate, rng);
   fill_normal(up, rng);
   activation(ex, args(kForms[2], gate.view(), up.view(), want.view()));
-  test::Sparse<bf16> far(3 * row);
-  for (int64_t t = 0; t < 3; ++t) std::memcpy(far.data() + t * row, &gate[t * N], N * sizeof(bf16));
-  const AnyView view(far.data(), DType::bf16, {3, N}, {row, 1});
-  activation(ex, args(kForms[2], view, up.view(), view));
-  for (int64_t t = 0; t < 3; ++t) EXPECT_EQ(std::memcmp(far.data() + t * row, &want[t * N], N * sizeof(bf16)), 0);
+  const test::Far<bf16> far(gate, row);
+  activation(ex, args(kForms[2], far.view(), up.view(), far.view()));
+  EXPECT_TRUE(far.rows_equal(want));
 }
 
 TEST(ActivationRefuses, WrongArgumentsByName) {
@@ -237,11 +229,9 @@ TEST(ActivationChoice, TakesTheBestRowOfTheProcessor) {
 
 TEST(ActivationPlanning, TouchesNothing) {
   TestExec ex;
-  Exec planning = ex.exec();
-  planning.planning = true;
   Guarded<float> gate({2, 8}), up({2, 8}), out({2, 8});
-  activation(planning, args(kForms[0], gate.view(), up.view(), out.view()));
-  for (int64_t i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(out[i]));
+  activation(ex.planning(), args(kForms[0], gate.view(), up.view(), out.view()));
+  EXPECT_TRUE(out.untouched());
 }
 
 }  // namespace

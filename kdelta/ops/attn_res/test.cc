@@ -6,7 +6,7 @@
 #include "kdelta/ops/attn_res/variants.h"
 #include "kdelta/ops/norm/norm.h"
 #include "tests/support/op_test.h"
-#include "tests/support/sparse.h"
+#include "tests/support/spread.h"
 
 namespace kdelta {
 namespace {
@@ -14,10 +14,9 @@ namespace {
 using test::Guarded;
 using test::TestExec;
 
-class AttnRes : public test::VariantTest {
+class AttnRes : public test::OpVariantTest {
  protected:
-  void SetUp() override { ex.force("attn_res", GetParam()); }
-  TestExec ex;
+  AttnRes() : OpVariantTest("attn_res") {}
 };
 KDELTA_INSTANTIATE_VARIANTS(AttnRes, attn_res_variants());
 
@@ -183,22 +182,17 @@ TEST_P(AttnRes, StridedBlocksAndRowsEqualDenseOnes) {
   constexpr int64_t B = 3, T = 4, D = 37, wide = 50;
   Bank<bf16> bank(B, B, T, D);
   attn_res(ex, bank.args());
-  Guarded<bf16> blocks({T, B, wide}), sum({T, wide}),
-      out({T, wide});  // [T, B, D]: the other order of the two outer axes
-  for (int64_t t = 0; t < T; ++t) {
-    for (int64_t b = 0; b < B; ++b)
-      std::memcpy(&blocks[(t * B + b) * wide], &bank.blocks[(b * T + t) * D], D * sizeof(bf16));
-    std::memcpy(&sum[t * wide], &bank.sum[t * D], D * sizeof(bf16));
-  }
+  Guarded<bf16> blocks({T, B, wide});  // the other order of the two outer axes
+  for (int64_t b = 0; b < B; ++b)
+    test::copy_rows(blocks.data() + b * wide, B * wide, bank.blocks.data() + b * T * D, D, T, D);
+  const test::Spread<bf16> sum(bank.sum, wide), out({T, D}, wide);
   AttnResArgs a = bank.args();
   a.blocks = AnyConstView(blocks.data(), DType::bf16, {B, T, D}, {wide, B * wide, 1});
-  a.sum = AnyConstView(sum.view()).columns(0, D);
-  a.out = AnyView(out.view()).columns(0, D);
+  a.sum = sum.view();
+  a.out = out.view();
   attn_res(ex, a);
-  for (int64_t t = 0; t < T; ++t) {
-    EXPECT_EQ(std::memcmp(&out[t * wide], &bank.out[t * D], D * sizeof(bf16)), 0);
-    for (int64_t d = D; d < wide; ++d) EXPECT_TRUE(std::isnan(to_float(out[t * wide + d])));
-  }
+  EXPECT_TRUE(out.rows_equal(bank.out));
+  EXPECT_TRUE(out.gaps_intact());
 }
 
 TEST_P(AttnRes, BitsOfATokenDependNeitherOnItsCompanyNorOnTheThreads) {
@@ -209,7 +203,7 @@ TEST_P(AttnRes, BitsOfATokenDependNeitherOnItsCompanyNorOnTheThreads) {
   attn_res(ex, a);
   for (int threads : {1, 3}) {
     TestExec other(threads);
-    other.force("attn_res", GetParam());
+    force(other);
     Guarded<bf16> out({T, D});
     AttnResArgs b = a;
     b.out = out.view();
@@ -221,7 +215,7 @@ TEST_P(AttnRes, BitsOfATokenDependNeitherOnItsCompanyNorOnTheThreads) {
     AttnResArgs b = a;
     b.blocks = a.blocks.slice(1, t, 1), b.sum = a.sum.rows(t, 1), b.out = alone.view();
     attn_res(ex, b);
-    EXPECT_EQ(std::memcmp(alone.data(), &bank.out[t * D], D * sizeof(bf16)), 0) << "token " << t;
+    EXPECT_TRUE(test::equal_bits(alone.data(), &bank.out[t * D], D)) << "token " << t;
   }
 }
 
@@ -244,13 +238,10 @@ TEST_P(AttnRes, OffsetsPastTwoToThe32ndElementAreExact) {
   constexpr int64_t D = 6, block = int64_t{3} << 30;
   Bank<bf16> bank(2, 2, 2, D);
   attn_res(ex, bank.args());
-  test::Sparse<bf16> far(2 * block);
-  for (int64_t b = 0; b < 2; ++b)
-    for (int64_t t = 0; t < 2; ++t)
-      std::memcpy(far.data() + b * block + t * (block / 2), &bank.blocks[(b * 2 + t) * D], D * sizeof(bf16));
+  const test::Far<bf16> blocks(bank.blocks, block / 2);
   Guarded<bf16> out({2, D});
   AttnResArgs a = bank.args();
-  a.blocks = AnyConstView(far.data(), DType::bf16, {2, 2, D}, {block, block / 2, 1});
+  a.blocks = blocks.view();
   a.out = out.view();
   attn_res(ex, a);
   EXPECT_TRUE(same_bits(out, bank.out));
@@ -283,8 +274,7 @@ struct ResidualRun {
     for (int64_t d = 0; d < D; ++d)
       ASSERT_NEAR(mixed[d], want[static_cast<size_t>(d)], 1e-5) << "layer " << layer << " n " << n;
     for (size_t b = 0; b < committed.size(); ++b)
-      ASSERT_EQ(
-          std::memcmp(&bank[static_cast<int64_t>(b) * D], committed[b].data(), committed[b].size() * sizeof(float)), 0);
+      ASSERT_TRUE(test::equal_bits(&bank[static_cast<int64_t>(b) * D], committed[b].data(), D));
   }
   void run_layer(int64_t layer) {
     check_mixture(layer);
@@ -361,13 +351,12 @@ TEST(AttnResChoice, TakesTheBestRowOfTheProcessor) {
 
 TEST(AttnResPlanning, TakesItsScratchAndTouchesNothing) {
   TestExec ex;
-  Exec planning = ex.exec();
-  planning.planning = true;
+  Exec planning = ex.planning();
   Arena measuring = Arena::measuring(Device{});
   planning.scratch = &measuring;
   Bank<float> bank(8, 2, 3, 8);
   attn_res(planning, bank.args());
-  for (int64_t i = 0; i < bank.out.size(); ++i) EXPECT_TRUE(std::isnan(bank.out[i]));
+  EXPECT_TRUE(bank.out.untouched());
   EXPECT_LE(measuring.peak(), 4096) << "a full bank costs no memory beyond the output";
 }
 

@@ -1,11 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "kdelta/ops/gated_norm/variants.h"
 #include "tests/support/op_test.h"
-#include "tests/support/sparse.h"
+#include "tests/support/spread.h"
 
 namespace kdelta {
 namespace {
@@ -13,10 +12,9 @@ namespace {
 using test::Guarded;
 using test::TestExec;
 
-class GatedNorm : public test::VariantTest {
+class GatedNorm : public test::OpVariantTest {
  protected:
-  void SetUp() override { ex.force("gated_norm", GetParam()); }
-  TestExec ex;
+  GatedNorm() : OpVariantTest("gated_norm") {}
 };
 KDELTA_INSTANTIATE_VARIANTS(GatedNorm, gated_norm_variants());
 
@@ -159,23 +157,18 @@ TEST_P(GatedNorm, StridedViewsOfAPackedProjectionEqualDenseOnes) {
   Call<bf16, bf16, bf16> c(T, H, D);
   const Form f{true, false, false, true, GateActivation::sigmoid};
   gated_norm(ex, c.args(f));
-  Guarded<bf16> gate({T, gate_row}), x({T, H, wide}), out({T, H, wide}), sum({T, H, wide});
-  for (int64_t t = 0; t < T; ++t)
-    for (int64_t h = 0; h < H; ++h) {
-      std::memcpy(&gate[t * gate_row + 7 + h * D], &c.gate[(t * H + h) * D], D * sizeof(bf16));
-      std::memcpy(&x[(t * H + h) * wide], &c.x[(t * H + h) * D], D * sizeof(bf16));
-    }
+  Guarded<bf16> gate({T, gate_row});
+  test::copy_rows(gate.data() + 7, gate_row, c.gate.data(), H * D, T, H * D);
+  const test::Spread<bf16> x(c.x, wide), out({T, H, D}, wide), sum({T, H, D}, wide);
   GatedNormArgs a = c.args(f);
   a.gate = AnyConstView(gate.view()).columns(7, H * D).split_last(H, D);
-  a.x = AnyConstView(x.view()).columns(0, D);
-  a.out = AnyView(out.view()).columns(0, D);
-  a.sum_out = AnyView(sum.view()).columns(0, D);
+  a.x = x.view();
+  a.out = out.view();
+  a.sum_out = sum.view();
   gated_norm(ex, a);
-  for (int64_t r = 0; r < T * H; ++r) {
-    EXPECT_EQ(std::memcmp(&out[r * wide], &c.out[r * D], D * sizeof(bf16)), 0);
-    EXPECT_EQ(std::memcmp(&sum[r * wide], &c.sum_out[r * D], D * sizeof(bf16)), 0);
-    for (int64_t d = D; d < wide; ++d) EXPECT_TRUE(std::isnan(to_float(out[r * wide + d])));
-  }
+  EXPECT_TRUE(out.rows_equal(c.out));
+  EXPECT_TRUE(sum.rows_equal(c.sum_out));
+  EXPECT_TRUE(out.gaps_intact() && sum.gaps_intact());
 }
 
 TEST_P(GatedNorm, InPlaceEqualsOutOfPlace) {
@@ -197,7 +190,7 @@ TEST_P(GatedNorm, BitsOfARowDependNeitherOnItsCompanyNorOnTheThreads) {
   const Guarded<bf16> all = c.out;
   for (int threads : {1, 3}) {
     TestExec other(threads);
-    other.force("gated_norm", GetParam());
+    force(other);
     c.out = Guarded<bf16>({T, H, D});
     gated_norm(other, c.args(f));
     EXPECT_TRUE(same_bits(c.out, all)) << threads << " threads";
@@ -208,7 +201,7 @@ TEST_P(GatedNorm, BitsOfARowDependNeitherOnItsCompanyNorOnTheThreads) {
     GatedNormArgs one = a;
     one.x = a.x.rows(t, 1), one.gate = a.gate.rows(t, 1), one.residual = a.residual.rows(t, 1), one.out = alone.view();
     gated_norm(ex, one);
-    EXPECT_EQ(std::memcmp(alone.data(), all.data() + t * H * D, H * D * sizeof(bf16)), 0) << "token " << t;
+    EXPECT_TRUE(test::equal_bits(alone.data(), all.data() + t * H * D, H * D)) << "token " << t;
   }
 }
 
@@ -240,13 +233,12 @@ TEST_P(GatedNorm, OffsetsPastTwoToThe32ndElementAreExact) {
   Call<bf16, bf16, bf16> c(3, 1, D);
   const Form f{true, false, false, false, GateActivation::sigmoid};
   gated_norm(ex, c.args(f));
-  test::Sparse<bf16> far_x(3 * row), far_out(3 * row);
-  for (int64_t t = 0; t < 3; ++t) std::memcpy(far_x.data() + t * row, &c.x[t * D], D * sizeof(bf16));
+  const test::Far<bf16> x(c.x, row), out({3, 1, D}, row);
   GatedNormArgs a = c.args(f);
-  a.x = AnyConstView(far_x.data(), DType::bf16, {3, 1, D}, {row, D, 1});
-  a.out = AnyView(far_out.data(), DType::bf16, {3, 1, D}, {row, D, 1});
+  a.x = x.view();
+  a.out = out.view();
   gated_norm(ex, a);
-  for (int64_t t = 0; t < 3; ++t) EXPECT_EQ(std::memcmp(far_out.data() + t * row, &c.out[t * D], D * sizeof(bf16)), 0);
+  EXPECT_TRUE(out.rows_equal(c.out));
 }
 
 TEST(GatedNormRefuses, WrongArgumentsByName) {
@@ -298,13 +290,12 @@ TEST(GatedNormChoice, TakesTheBestRowOfTheProcessor) {
 
 TEST(GatedNormPlanning, TakesItsScratchAndTouchesNothing) {
   TestExec ex;
-  Exec planning = ex.exec();
-  planning.planning = true;
+  Exec planning = ex.planning();
   Arena measuring = Arena::measuring(Device{});
   planning.scratch = &measuring;
   Call<float, float, float> c(2, 3, 8);
   gated_norm(planning, c.args({true, false, false, true, GateActivation::sigmoid}));
-  for (int64_t i = 0; i < c.out.size(); ++i) EXPECT_TRUE(std::isnan(c.out[i]) && std::isnan(c.sum_out[i]));
+  EXPECT_TRUE(c.out.untouched() && c.sum_out.untouched());
   EXPECT_GE(measuring.peak(), 2 * 64);
   EXPECT_EQ(measuring.used(), 0);
 }

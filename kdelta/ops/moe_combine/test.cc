@@ -6,7 +6,7 @@
 
 #include "kdelta/ops/moe_combine/variants.h"
 #include "tests/support/op_test.h"
-#include "tests/support/sparse.h"
+#include "tests/support/spread.h"
 
 namespace kdelta {
 namespace {
@@ -14,7 +14,10 @@ namespace {
 using test::Guarded;
 using test::TestExec;
 
-class MoeCombine : public test::VariantTest {};
+class MoeCombine : public test::OpVariantTest {
+ protected:
+  MoeCombine() : OpVariantTest("moe_combine") {}
+};
 KDELTA_INSTANTIATE_VARIANTS(MoeCombine, moe_combine_variants());
 
 // T tokens whose pairs lie in a shuffled order.
@@ -66,9 +69,7 @@ void expect_definition(const Call<Y, Out>& c, bool with_addend) {
 }
 
 template <class Y, class Out>
-void check_sizes(const std::string& variant) {
-  TestExec ex;
-  ex.force("moe_combine", variant);
+void check_sizes(TestExec& ex) {
   for (int64_t D : {1, 3, 4, 5, 8, 15, 16, 17, 127, 128, 129, 511, 512, 513, 1152})
     for (int64_t k : {1, 2, 16})
       for (bool with_addend : {false, true}) {
@@ -80,15 +81,13 @@ void check_sizes(const std::string& variant) {
 }
 
 TEST_P(MoeCombine, EqualsTheDefinitionAtEverySizeAroundTheVectorWidths) {
-  check_sizes<float, float>(GetParam());
-  check_sizes<bf16, bf16>(GetParam());
-  check_sizes<bf16, float>(GetParam());
-  check_sizes<float, bf16>(GetParam());
+  check_sizes<float, float>(ex);
+  check_sizes<bf16, bf16>(ex);
+  check_sizes<bf16, float>(ex);
+  check_sizes<float, bf16>(ex);
 }
 
 TEST_P(MoeCombine, TheSumRunsInTheOrderOfTheChoices) {
-  TestExec ex;
-  ex.force("moe_combine", GetParam());
   if (GetParam() == "reference") return;  // fp64 has no such order to show
   Call<float, float> c(1, 3, 70);
   std::iota(c.position.data(), c.position.data() + 3, 0);
@@ -102,8 +101,6 @@ TEST_P(MoeCombine, TheSumRunsInTheOrderOfTheChoices) {
 }
 
 TEST_P(MoeCombine, RowsThatAreNotLiveAreZerosAndReadNothing) {
-  TestExec ex;
-  ex.force("moe_combine", GetParam());
   Call<float, bf16> c(4, 2, 37);
   for (int64_t i = 2 * 2; i < 4 * 2; ++i) {
     for (int64_t d = 0; d < 37; ++d) c.y[c.position[i] * 37 + d] = NAN;
@@ -117,8 +114,6 @@ TEST_P(MoeCombine, RowsThatAreNotLiveAreZerosAndReadNothing) {
 }
 
 TEST_P(MoeCombine, AMissingChoiceOfALiveRowContributesNothing) {
-  TestExec ex;
-  ex.force("moe_combine", GetParam());
   Call<float, float> c(1, 2, 20);
   c.position[0] = -1;
   c.weight[0] = NAN;
@@ -127,8 +122,6 @@ TEST_P(MoeCombine, AMissingChoiceOfALiveRowContributesNothing) {
 }
 
 TEST_P(MoeCombine, NaNStaysInItsRow) {
-  TestExec ex;
-  ex.force("moe_combine", GetParam());
   Call<bf16, bf16> c(3, 4, 40);
   for (int64_t d = 0; d < 40; ++d) c.y[c.position[5] * 40 + d] = to_bf16(NAN);
   moe_combine(ex, c.args());
@@ -140,8 +133,6 @@ TEST_P(MoeCombine, NaNStaysInItsRow) {
 }
 
 TEST_P(MoeCombine, TheAddendMayBeTheOutput) {
-  TestExec ex;
-  ex.force("moe_combine", GetParam());
   Call<bf16, bf16> c(3, 2, 600);
   moe_combine(ex, c.args());
   Guarded<bf16> want = c.out;
@@ -154,8 +145,8 @@ TEST_P(MoeCombine, TheAddendMayBeTheOutput) {
 
 TEST_P(MoeCombine, BitsOfARowDoNotDependOnItsCompanyOrTheThreads) {
   TestExec one(1), many(3);
-  one.force("moe_combine", GetParam());
-  many.force("moe_combine", GetParam());
+  force(one);
+  force(many);
   Call<bf16, float> c(40, 3, 700);
   moe_combine(many, c.args());
   Guarded<float> alone({1, 700});
@@ -166,45 +157,35 @@ TEST_P(MoeCombine, BitsOfARowDoNotDependOnItsCompanyOrTheThreads) {
     a.addend = a.addend.rows(t, 1);
     a.out = alone.view();
     moe_combine(one, a);
-    EXPECT_EQ(std::memcmp(alone.data(), &c.out[t * 700], 700 * sizeof(float)), 0) << "row " << t;
+    EXPECT_TRUE(test::equal_bits(alone.data(), &c.out[t * 700], 700)) << "row " << t;
   }
 }
 
 TEST_P(MoeCombine, StridedRowsEqualDenseOnesAndTheGapIsNeitherReadNorWritten) {
-  TestExec ex;
-  ex.force("moe_combine", GetParam());
   Call<float, float> c(3, 2, 50);
   moe_combine(ex, c.args());
-  Guarded<float> wide_y({6, 61}), wide_out({3, 61});
-  for (int64_t p = 0; p < 6; ++p) std::memcpy(&wide_y[p * 61], &c.y[p * 50], 50 * sizeof(float));
+  const test::Spread<float> y(c.y, 61), out({3, 50}, 61);
   MoeCombineArgs a = c.args();
-  a.y = AnyConstView(wide_y.view()).columns(0, 50);
-  a.out = AnyView(wide_out.view()).columns(0, 50);
+  a.y = y.view();
+  a.out = out.view();
   moe_combine(ex, a);
-  for (int64_t t = 0; t < 3; ++t) {
-    EXPECT_EQ(std::memcmp(&wide_out[t * 61], &c.out[t * 50], 50 * sizeof(float)), 0);
-    for (int64_t d = 50; d < 61; ++d) EXPECT_TRUE(std::isnan(wide_out[t * 61 + d]));
-  }
+  EXPECT_TRUE(out.rows_equal(c.out));
+  EXPECT_TRUE(out.gaps_intact());
 }
 
 TEST_P(MoeCombine, RowsPast32BitsOfElementsAreFound) {
-  TestExec ex;
-  ex.force("moe_combine", GetParam());
   Call<bf16, float> c(1, 2, 50);
   moe_combine(ex, c.args());
   const Guarded<float> want = c.out;
   constexpr int64_t kStride = (int64_t{1} << 32) + 7;
-  test::Sparse<bf16> y(2 * kStride);
-  for (int64_t p = 0; p < 2; ++p) std::memcpy(y.data() + p * kStride, &c.y[p * 50], 50 * sizeof(bf16));
+  const test::Far<bf16> y(c.y, kStride);
   MoeCombineArgs a = c.args();
-  a.y = AnyConstView(y.data(), DType::bf16, {2, 50}, Strides{kStride, 1});
+  a.y = y.view();
   moe_combine(ex, a);
   EXPECT_TRUE(same_bits(c.out, want));
 }
 
 TEST_P(MoeCombine, NoRowsIsLegal) {
-  TestExec ex;
-  ex.force("moe_combine", GetParam());
   Call<float, float> c(0, 2, 8);
   moe_combine(ex, c.args());
 }
@@ -234,16 +215,14 @@ TEST(MoeCombineRefuses, WrongArgumentsByNameBeforeAnythingIsWritten) {
   EXPECT_EQ(with([](MoeCombineArgs&) {}), "moe_combine: position[1, 1] is 4, expected -1..3");
   c.position[3] = -2;
   EXPECT_EQ(with([](MoeCombineArgs&) {}), "moe_combine: position[1, 1] is -2, expected -1..3");
-  for (int64_t i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(c.out[i]));
+  EXPECT_TRUE(c.out.untouched());
 }
 
 TEST(MoeCombinePlanning, TouchesNothing) {
   TestExec ex;
-  Exec planning = ex.exec();
-  planning.planning = true;
   Call<float, float> c(2, 2, 8);
-  moe_combine(planning, c.args());
-  for (int64_t i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(c.out[i]));
+  moe_combine(ex.planning(), c.args());
+  EXPECT_TRUE(c.out.untouched());
 }
 
 }  // namespace

@@ -1,18 +1,22 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "kdelta/ops/norm/variants.h"
 #include "tests/support/op_test.h"
+#include "tests/support/spread.h"
 
 namespace kdelta {
 namespace {
 
 using test::Guarded;
+using test::Spread;
 using test::TestExec;
 
-class Norm : public test::VariantTest {};
+class Norm : public test::OpVariantTest {
+ protected:
+  Norm() : OpVariantTest("norm") {}
+};
 KDELTA_INSTANTIATE_VARIANTS(Norm, norm_variants());
 
 // Half an ulp of the output's rounding plus the fp32 arithmetic in front of it.
@@ -21,14 +25,13 @@ double bound(DType out) {
 }
 
 template <class In, class Out>
-void compare_with_definition(TestExec& ex, const std::string& variant, int64_t T, int64_t D) {
+void compare_with_definition(TestExec& ex, int64_t T, int64_t D) {
   test::Rng rng(static_cast<uint64_t>(T * 1000 + D));
   Guarded<In> x({T, D});
   Guarded<float> weight({D});
   Guarded<Out> out({T, D});
   fill_normal(x, rng, 2.0f, 0.3f);
   fill_normal(weight, rng, 0.5f, 1.0f);
-  ex.force("norm", variant);
   norm(ex, {.x = x.view(), .weight = weight, .out = out.view(), .eps = 1e-5f});
   EXPECT_TRUE(out.guards_intact());
   for (int64_t t = 0; t < T; ++t) {
@@ -44,19 +47,16 @@ void compare_with_definition(TestExec& ex, const std::string& variant, int64_t T
 }
 
 TEST_P(Norm, EqualsTheDefinitionAtEverySizeAroundTheVectorWidths) {
-  TestExec ex;
   for (int64_t D : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 512, 1000, 7168})
     for (int64_t T : {1, 3, 17}) {
-      compare_with_definition<float, float>(ex, GetParam(), T, D);
-      compare_with_definition<bf16, bf16>(ex, GetParam(), T, D);
-      compare_with_definition<bf16, float>(ex, GetParam(), T, D);
-      compare_with_definition<float, bf16>(ex, GetParam(), T, D);
+      compare_with_definition<float, float>(ex, T, D);
+      compare_with_definition<bf16, bf16>(ex, T, D);
+      compare_with_definition<bf16, float>(ex, T, D);
+      compare_with_definition<float, bf16>(ex, T, D);
     }
 }
 
 TEST_P(Norm, BitsOfARowDoNotDependOnItsCompany) {
-  TestExec ex;
-  ex.force("norm", GetParam());
   test::Rng rng(7);
   constexpr int64_t T = 70, D = 257;
   Guarded<bf16> x({T, D}), all({T, D}), alone({1, D});
@@ -66,13 +66,11 @@ TEST_P(Norm, BitsOfARowDoNotDependOnItsCompany) {
   norm(ex, {.x = x.view(), .weight = weight, .out = all.view(), .eps = 1e-5f});
   for (int64_t t : {int64_t{0}, int64_t{31}, T - 1}) {
     norm(ex, {.x = AnyConstView(x.view()).rows(t, 1), .weight = weight, .out = alone.view(), .eps = 1e-5f});
-    EXPECT_EQ(std::memcmp(alone.data(), all.data() + t * D, D * sizeof(bf16)), 0) << "row " << t;
+    EXPECT_TRUE(test::equal_bits(alone.data(), all.data() + t * D, D)) << "row " << t;
   }
 }
 
 TEST_P(Norm, NaNStaysInItsRow) {
-  TestExec ex;
-  ex.force("norm", GetParam());
   Guarded<float> x({3, 20}), weight({20}), out({3, 20});
   test::Rng rng(1);
   fill_normal(x, rng);
@@ -87,29 +85,19 @@ TEST_P(Norm, NaNStaysInItsRow) {
 }
 
 TEST_P(Norm, StridedRowsEqualDenseOnesAndTheGapIsNeitherReadNorWritten) {
-  TestExec ex;
-  ex.force("norm", GetParam());
   constexpr int64_t T = 5, D = 40, stride = 57;
   test::Rng rng(3);
-  Guarded<float> dense({T, D}), weight({D}), want({T, D}), wide_in({T, stride}), wide_out({T, stride});
+  Guarded<float> dense({T, D}), weight({D}), want({T, D});
   fill_normal(dense, rng);
   fill_normal(weight, rng);
-  for (int64_t t = 0; t < T; ++t)
-    for (int64_t d = 0; d < D; ++d) wide_in[t * stride + d] = dense[t * D + d];
+  const Spread<float> in(dense, stride), out({T, D}, stride);
   norm(ex, {.x = dense.view(), .weight = weight, .out = want.view(), .eps = 1e-6f});
-  norm(ex, {.x = AnyConstView(wide_in.view()).columns(0, D),
-            .weight = weight,
-            .out = AnyView(wide_out.view()).columns(0, D),
-            .eps = 1e-6f});
-  for (int64_t t = 0; t < T; ++t) {
-    EXPECT_EQ(std::memcmp(&wide_out[t * stride], &want[t * D], D * sizeof(float)), 0);
-    for (int64_t d = D; d < stride; ++d) EXPECT_TRUE(std::isnan(wide_out[t * stride + d]));
-  }
+  norm(ex, {.x = in.view(), .weight = weight, .out = out.view(), .eps = 1e-6f});
+  EXPECT_TRUE(out.rows_equal(want));
+  EXPECT_TRUE(out.gaps_intact());
 }
 
 TEST_P(Norm, InPlaceEqualsOutOfPlace) {
-  TestExec ex;
-  ex.force("norm", GetParam());
   test::Rng rng(4);
   Guarded<bf16> x({4, 100}), out({4, 100});
   Guarded<float> weight({100});
@@ -121,8 +109,6 @@ TEST_P(Norm, InPlaceEqualsOutOfPlace) {
 }
 
 TEST_P(Norm, EpsilonIsTheCallersAndSitsInsideTheRoot) {
-  TestExec ex;
-  ex.force("norm", GetParam());
   Guarded<float> x({1, 8}), weight({8}), out({1, 8});
   for (int64_t d = 0; d < 8; ++d) x[d] = 1e-3f, weight[d] = 1;
   norm(ex, {.x = x.view(), .weight = weight, .out = out.view(), .eps = 1e-6f});
@@ -132,8 +118,6 @@ TEST_P(Norm, EpsilonIsTheCallersAndSitsInsideTheRoot) {
 }
 
 TEST_P(Norm, NoRowsIsLegal) {
-  TestExec ex;
-  ex.force("norm", GetParam());
   Guarded<float> x({0, 8}), weight({8}), out({0, 8});
   norm(ex, {.x = x.view(), .weight = weight, .out = out.view(), .eps = 1e-6f});
   EXPECT_TRUE(out.guards_intact());
@@ -176,11 +160,9 @@ TEST(NormChoice, TakesTheBestRowOfTheProcessorAndObeysForce) {
 
 TEST(NormPlanning, TouchesNothing) {
   TestExec ex;
-  Exec planning = ex.exec();
-  planning.planning = true;
   Guarded<float> x({2, 8}), weight({8}), out({2, 8});
-  norm(planning, {.x = x.view(), .weight = weight, .out = out.view(), .eps = 1e-5f});
-  for (int64_t i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(out[i]));
+  norm(ex.planning(), {.x = x.view(), .weight = weight, .out = out.view(), .eps = 1e-5f});
+  EXPECT_TRUE(out.untouched());
 }
 
 }  // namespace

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "kdelta/ops/router/variants.h"
 #include "tests/support/op_test.h"
-#include "tests/support/sparse.h"
+#include "tests/support/spread.h"
 
 namespace kdelta {
 namespace {
@@ -15,7 +14,10 @@ namespace {
 using test::Guarded;
 using test::TestExec;
 
-class Router : public test::VariantTest {};
+class Router : public test::OpVariantTest {
+ protected:
+  Router() : OpVariantTest("router") {}
+};
 KDELTA_INSTANTIATE_VARIANTS(Router, router_variants());
 
 struct Setting {
@@ -132,8 +134,6 @@ void expect_distinct_and_finite(const Call& c, int64_t t) {
 }
 
 TEST_P(Router, EqualsTheDefinitionAtEverySizeAroundTheVectorWidths) {
-  TestExec ex;
-  ex.force("router", GetParam());
   for (int64_t E : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 256, 896})
     for (int64_t k : {int64_t{1}, int64_t{2}, int64_t{8}, int64_t{16}, E})
       for (int64_t T : {1, 5, 33}) {
@@ -147,8 +147,6 @@ TEST_P(Router, EqualsTheDefinitionAtEverySizeAroundTheVectorWidths) {
 }
 
 TEST_P(Router, OnlyTheBestGroupsTakePart) {
-  TestExec ex;
-  ex.force("router", GetParam());
   for (const Setting& s : {Setting{9, 64, 4, 8, 3}, Setting{9, 256, 8, 8, 4}, Setting{9, 12, 2, 6, 1},
                            Setting{9, 9, 2, 9, 2}, Setting{9, 100, 50, 4, 2}, Setting{9, 64, 6, 4, 4}}) {
     Call c(s);
@@ -159,8 +157,6 @@ TEST_P(Router, OnlyTheBestGroupsTakePart) {
 }
 
 TEST_P(Router, TheNumbersOfTheSpecificationComeOut) {
-  TestExec ex;
-  ex.force("router", GetParam());
   Call c({.T = 1, .E = 4, .k = 2});
   const float logits[] = {2, -1, 0.5f, 1}, bias[] = {0, 0.6f, 0, -0.3f};
   std::copy_n(logits, 4, c.logits.data());
@@ -173,8 +169,6 @@ TEST_P(Router, TheNumbersOfTheSpecificationComeOut) {
 }
 
 TEST_P(Router, TheBiasChoosesButNeverWeighs) {
-  TestExec ex;
-  ex.force("router", GetParam());
   Call c({.T = 1, .E = 20, .k = 1});
   std::fill_n(c.logits.data(), 20, 0.0f);
   std::fill_n(c.bias.data(), 20, 0.0f);
@@ -185,8 +179,6 @@ TEST_P(Router, TheBiasChoosesButNeverWeighs) {
 }
 
 TEST_P(Router, TiesGoToTheLowerIndex) {
-  TestExec ex;
-  ex.force("router", GetParam());
   Call c({.T = 3, .E = 896, .k = 16});
   std::fill_n(c.bias.data(), 896, 0.0f);
   std::fill_n(c.logits.data(), 896, 0.25f);
@@ -202,8 +194,6 @@ TEST_P(Router, TiesGoToTheLowerIndex) {
 }
 
 TEST_P(Router, HostileRowsGetDistinctExpertsAndFiniteWeightsAndLeaveTheOthersAlone) {
-  TestExec ex;
-  ex.force("router", GetParam());
   for (const Setting& s : {Setting{8, 896, 16}, Setting{8, 896, 16, 8, 3}}) {
     Call clean(s), c(s);
     const float inf = INFINITY;
@@ -217,8 +207,8 @@ TEST_P(Router, HostileRowsGetDistinctExpertsAndFiniteWeightsAndLeaveTheOthersAlo
     router(ex, c.args());
     for (int64_t t = 0; t < s.T; ++t) expect_distinct_and_finite(c, t);
     for (int64_t t : {int64_t{0}, s.T - 1}) {
-      EXPECT_EQ(std::memcmp(&c.weight[t * s.k], &clean.weight[t * s.k], sizeof(float) * 16), 0);
-      EXPECT_EQ(std::memcmp(&c.expert[t * s.k], &clean.expert[t * s.k], sizeof(int32_t) * 16), 0);
+      EXPECT_TRUE(test::equal_bits(&c.weight[t * s.k], &clean.weight[t * s.k], 16));
+      EXPECT_TRUE(test::equal_bits(&c.expert[t * s.k], &clean.expert[t * s.k], 16));
     }
     expect_expert_order(c, s.T);
     for (int64_t i = 0; i < s.k; ++i) {
@@ -229,8 +219,6 @@ TEST_P(Router, HostileRowsGetDistinctExpertsAndFiniteWeightsAndLeaveTheOthersAlo
 }
 
 TEST_P(Router, ANaNBiasNeverWins) {
-  TestExec ex;
-  ex.force("router", GetParam());
   Call c({.T = 2, .E = 40, .k = 39});
   c.bias[17] = NAN;
   router(ex, c.args());
@@ -238,8 +226,6 @@ TEST_P(Router, ANaNBiasNeverWins) {
 }
 
 TEST_P(Router, RowsThatAreNotLiveChooseNothingWhateverTheyHold) {
-  TestExec ex;
-  ex.force("router", GetParam());
   for (int32_t live : {0, 1, 5, 8}) {
     Call c({.T = 8, .E = 33, .k = 4});
     for (int64_t i = live * 33; i < 8 * 33; ++i) c.logits[i] = NAN;
@@ -261,51 +247,41 @@ TEST_P(Router, RowsThatAreNotLiveChooseNothingWhateverTheyHold) {
 }
 
 TEST_P(Router, BitsOfARowDoNotDependOnItsCompany) {
-  TestExec ex;
-  ex.force("router", GetParam());
   Call all({.T = 70, .E = 257, .k = 7}), alone({.T = 1, .E = 257, .k = 7});
   std::copy_n(all.bias.data(), 257, alone.bias.data());
   router(ex, all.args());
   for (int64_t t : {0, 15, 16, 69}) {
     std::copy_n(all.logits.data() + t * 257, 257, alone.logits.data());
     router(ex, alone.args());
-    EXPECT_EQ(std::memcmp(alone.weight.data(), &all.weight[t * 7], 7 * sizeof(float)), 0);
-    EXPECT_EQ(std::memcmp(alone.expert.data(), &all.expert[t * 7], 7 * sizeof(int32_t)), 0);
+    EXPECT_TRUE(test::equal_bits(alone.weight.data(), &all.weight[t * 7], 7));
+    EXPECT_TRUE(test::equal_bits(alone.expert.data(), &all.expert[t * 7], 7));
   }
 }
 
 TEST_P(Router, NoRowsIsLegal) {
-  TestExec ex;
-  ex.force("router", GetParam());
   Call c({.T = 0, .E = 5, .k = 2});
   router(ex, c.args());
   for (int64_t e = 0; e <= 5; ++e) EXPECT_EQ(c.begin[e], 0);
 }
 
 TEST_P(Router, StridedLogitsEqualDenseOnes) {
-  TestExec ex;
-  ex.force("router", GetParam());
   Call dense({.T = 5, .E = 30, .k = 3}), strided({.T = 5, .E = 30, .k = 3});
-  Guarded<float> wide({5, 41});
-  for (int64_t t = 0; t < 5; ++t) std::copy_n(dense.logits.data() + t * 30, 30, wide.data() + t * 41);
+  const test::Spread<float> wide(dense.logits, 41);
   router(ex, dense.args());
   RouterArgs a = strided.args();
-  a.logits = View<const float>(wide.data(), {5, 30}, {41, 1});
+  a.logits = wide;
   router(ex, a);
   EXPECT_TRUE(same_bits(dense.weight, strided.weight));
   EXPECT_TRUE(same_bits(dense.expert, strided.expert));
 }
 
 TEST_P(Router, RowsPast32BitsOfElementsAreFound) {
-  TestExec ex;
-  ex.force("router", GetParam());
   Call near({.T = 2, .E = 30, .k = 3}), far({.T = 2, .E = 30, .k = 3});
   constexpr int64_t kStride = (int64_t{1} << 32) + 5;
-  test::Sparse<float> logits(2 * kStride);
-  for (int64_t t = 0; t < 2; ++t) std::copy_n(near.logits.data() + t * 30, 30, logits.data() + t * kStride);
+  const test::Far<float> logits(near.logits, kStride);
   router(ex, near.args());
   RouterArgs a = far.args();
-  a.logits = View<const float>(logits.data(), {2, 30}, {kStride, 1});
+  a.logits = logits;
   router(ex, a);
   EXPECT_TRUE(same_bits(near.expert, far.expert));
   EXPECT_TRUE(same_bits(near.weight, far.weight));
@@ -332,7 +308,7 @@ TEST(RouterRefuses, WrongArgumentsByNameBeforeAnythingIsWritten) {
   EXPECT_EQ(with([&](RouterArgs& a) { a.source.shape = {5}; }), "router: source: shape [5], expected [6]");
   EXPECT_EQ(with([&](RouterArgs& a) { a.logits.stride[1] = 2; }),
             "router: logits: stride 2 on the last axis, expected 1");
-  for (int64_t i = 0; i < 6; ++i) EXPECT_TRUE(std::isnan(c.weight[i]));
+  EXPECT_TRUE(c.weight.untouched());
 }
 
 TEST(RouterChoice, TakesTheBestRowOfTheProcessor) {
@@ -346,11 +322,9 @@ TEST(RouterChoice, TakesTheBestRowOfTheProcessor) {
 
 TEST(RouterPlanning, TouchesNothing) {
   TestExec ex;
-  Exec planning = ex.exec();
-  planning.planning = true;
   Call c({.T = 2, .E = 12, .k = 3});
-  router(planning, c.args());
-  for (int64_t i = 0; i < 6; ++i) EXPECT_TRUE(std::isnan(c.weight[i]));
+  router(ex.planning(), c.args());
+  EXPECT_TRUE(c.weight.untouched());
 }
 
 }  // namespace

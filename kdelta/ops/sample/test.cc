@@ -7,7 +7,7 @@
 #include "kdelta/ops/sample/philox.h"
 #include "kdelta/ops/sample/variants.h"
 #include "tests/support/op_test.h"
-#include "tests/support/sparse.h"
+#include "tests/support/spread.h"
 
 namespace kdelta::test {
 int64_t allocations();  // of the whole program so far; test_allocations.cc
@@ -19,20 +19,19 @@ namespace {
 using test::Guarded;
 using test::TestExec;
 
-class Sample : public test::VariantTest {
+class Sample : public test::OpVariantTest {
  protected:
-  Sample() { ex_.force("sample", GetParam()); }
+  Sample() : OpVariantTest("sample") {}
   SampleResult one(const std::vector<float>& logits, const SampleRow& row) {
     SampleResult result;
     const int64_t n = static_cast<int64_t>(logits.size());
     // No data behind the row: the guard shows a read past the end as NaN.
     Guarded<float> guarded({1, n});
     std::memcpy(guarded.data(), logits.data(), logits.size() * sizeof(float));
-    sample(ex_, {.logits = guarded, .rows = {&row, 1}, .results = {&result, 1}});
+    sample(ex, {.logits = guarded, .rows = {&row, 1}, .results = {&result, 1}});
     return result;
   }
   int32_t token(const std::vector<float>& logits, const SampleRow& row) { return one(logits, row).token; }
-  TestExec ex_;
 };
 KDELTA_INSTANTIATE_VARIANTS(Sample, sample_variants());
 
@@ -297,29 +296,28 @@ TEST_P(Sample, ADrawDependsNeitherOnItsNeighboursNorOnTheOrderOfTheRowsNorOnTheT
   Crowd c;
   const std::vector<float> before = c.logits;
   for (int threads : {1, 2, 16}) {
-    TestExec ex(threads);
-    ex.force("sample", GetParam());
+    TestExec other(threads);
+    force(other);
     std::vector<SampleResult> all(Crowd::M), alone(1);
-    sample(ex, {.logits = c.view(0, Crowd::M), .rows = c.rows, .results = all});
+    sample(other, {.logits = c.view(0, Crowd::M), .rows = c.rows, .results = all});
     for (int64_t m = 0; m < Crowd::M; ++m) {
-      sample(ex_,
+      sample(ex,
              {.logits = c.view(m, 1), .rows = std::span(c.rows).subspan(static_cast<size_t>(m), 1), .results = alone});
       EXPECT_EQ(alone[0].token, all[static_cast<size_t>(m)].token) << "row " << m;
       EXPECT_EQ(alone[0].logprob, all[static_cast<size_t>(m)].logprob);
       EXPECT_EQ(all[static_cast<size_t>(m)].token == -1, m == 4);
     }
   }
-  EXPECT_EQ(std::memcmp(before.data(), c.logits.data(), before.size() * sizeof(float)), 0)
-      << "logits are never written";
+  EXPECT_TRUE(test::equal_bits(before.data(), c.logits.data(), std::ssize(before))) << "logits are never written";
 }
 
 TEST_P(Sample, RowsPast32BitsOfElementsAreFound) {
   constexpr int64_t kStride = (int64_t{1} << 32) + 3;
-  test::Sparse<float> logits(2 * kStride);
-  logits.data()[kStride + 5] = 1;
+  const test::Far<float> logits({2, 9}, kStride);
+  *logits.view().at(1, 5) = 1;
   const std::vector<SampleRow> rows(2, kGreedy);
   std::vector<SampleResult> results(2);
-  sample(ex_, {.logits = View<const float>(logits.data(), {2, 9}, {kStride, 1}), .rows = rows, .results = results});
+  sample(ex, {.logits = logits, .rows = rows, .results = results});
   EXPECT_EQ(results[0].token, 0);
   EXPECT_EQ(results[1].token, 5);
 }
@@ -331,7 +329,7 @@ TEST_P(Sample, StaleResultsAreReplaced) {
   stale.top = {{1, 2}, {3, 4}};
   const std::vector<float> x(10, NAN);
   const SampleRow row = kGreedy;
-  sample(ex_, {.logits = View<const float>(x.data(), {1, 10}), .rows = {&row, 1}, .results = {&stale, 1}});
+  sample(ex, {.logits = View<const float>(x.data(), {1, 10}), .rows = {&row, 1}, .results = {&stale, 1}});
   EXPECT_EQ(stale.token, -1);
   EXPECT_EQ(stale.logprob, 0);
   EXPECT_TRUE(stale.top.empty());
@@ -340,17 +338,17 @@ TEST_P(Sample, StaleResultsAreReplaced) {
 TEST_P(Sample, NothingIsAllocatedInSteadyState) {
   if (GetParam() == "reference") return;  // the definition is not for speed
   // Chosen by instruction set: a forced choice writes down the names it passed.
-  ex_.options().force.clear();
-  ex_.options().isa = parse_isa(GetParam());
+  ex.options().force.clear();
+  ex.options().isa = parse_isa(GetParam());
   Crowd c;
-  sample(ex_, {.logits = c.view(0, Crowd::M), .rows = c.rows, .results = c.results});
+  sample(ex, {.logits = c.view(0, Crowd::M), .rows = c.rows, .results = c.results});
   const int64_t before = test::allocations();
-  for (int i = 0; i < 3; ++i) sample(ex_, {.logits = c.view(0, Crowd::M), .rows = c.rows, .results = c.results});
+  for (int i = 0; i < 3; ++i) sample(ex, {.logits = c.view(0, Crowd::M), .rows = c.rows, .results = c.results});
   EXPECT_EQ(test::allocations() - before, 0);
 }
 
 TEST_P(Sample, NoRowsIsLegal) {
-  sample(ex_, {.logits = View<const float>(nullptr, {0, 10}), .rows = {}, .results = {}});
+  sample(ex, {.logits = View<const float>(nullptr, {0, 10}), .rows = {}, .results = {}});
 }
 
 TEST(SampleRefuses, ParametersOutOfRangeByRowAndField) {
@@ -407,13 +405,11 @@ TEST(SampleRefuses, ShapesByName) {
 
 TEST(SamplePlanning, TouchesNothing) {
   TestExec ex;
-  Exec planning = ex.exec();
-  planning.planning = true;
   Guarded<float> logits({1, 10});
   const SampleRow row = kGreedy;
   SampleResult result;
   result.token = 5;
-  sample(planning, {.logits = logits, .rows = {&row, 1}, .results = {&result, 1}});
+  sample(ex.planning(), {.logits = logits, .rows = {&row, 1}, .results = {&result, 1}});
   EXPECT_EQ(result.token, 5);
 }
 

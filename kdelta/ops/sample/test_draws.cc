@@ -14,17 +14,16 @@ namespace {
 
 using test::TestExec;
 
-class SampleDraws : public test::VariantTest {
+class SampleDraws : public test::OpVariantTest {
  protected:
-  SampleDraws() { ex_.force("sample", GetParam()); }
+  SampleDraws() : OpVariantTest("sample") {}
   int32_t token(const std::vector<float>& x, const SampleRow& row) {
     SampleResult result;
-    sample(ex_, {.logits = View<const float>(x.data(), {1, static_cast<int64_t>(x.size())}),
-                 .rows = {&row, 1},
-                 .results = {&result, 1}});
+    sample(ex, {.logits = View<const float>(x.data(), {1, static_cast<int64_t>(x.size())}),
+                .rows = {&row, 1},
+                .results = {&result, 1}});
     return result.token;
   }
-  TestExec ex_;
 };
 KDELTA_INSTANTIATE_VARIANTS(SampleDraws, sample_variants());
 

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include "kdelta/ops/short_conv/test_case.h"
-#include "tests/support/sparse.h"
 
 namespace kdelta {
 namespace {
@@ -11,10 +10,9 @@ using test::ConvWorld;
 using test::Guarded;
 using test::TestExec;
 
-class ShortConv : public test::VariantTest {
+class ShortConv : public test::OpVariantTest {
  protected:
-  void SetUp() override { ex.force("short_conv", GetParam()); }
-  TestExec ex;
+  ShortConv() : OpVariantTest("short_conv") {}
 };
 KDELTA_INSTANTIATE_VARIANTS(ShortConv, short_conv_variants());
 
@@ -96,7 +94,7 @@ TEST_P(ShortConv, SplitOutputsHoldTheBitsOfTheMergedOneAndTheStateIsTheSame) {
       EXPECT_TRUE(part[static_cast<size_t>(i)].guards_intact());
       for (int64_t t = 0; t < T; ++t)
         EXPECT_TRUE(
-            test::equal_rows(part[static_cast<size_t>(i)].data() + t * P, merged.data() + t * 3 * P + i * P, P));
+            test::equal_bits(part[static_cast<size_t>(i)].data() + t * P, merged.data() + t * 3 * P + i * P, P));
     }
     EXPECT_TRUE(same_bits(w.state, merged_state));
   }
@@ -106,23 +104,21 @@ TEST_P(ShortConv, StridedRowsAndSlotsEqualDenseOnesAndTheGapsAreNeitherReadNorWr
   constexpr int64_t C = 21, T = 7, stride = 40, slots = 4;
   ConvWorld<float> w(4, C, 1, slots);
   fill_normal(w.state, w.rng);
-  Guarded<float> wide_state({slots, 5, C}), wide_x({T, stride}), wide_out({T, stride});
-  for (int64_t s = 0; s < slots; ++s) std::memcpy(&wide_state[s * 5 * C], w.window(s, 0), 3 * C * sizeof(float));
+  Guarded<float> wide_state({slots, 5, C});
+  test::copy_rows(wide_state.data(), 5 * C, w.state.data(), 3 * C, slots, 3 * C);
   ConvRows rows;
   rows.prefill(4, 1).decode(1, 3);
   Guarded<float> x = w.inputs(T);
-  for (int64_t t = 0; t < T; ++t) std::memcpy(&wide_x[t * stride], x.data() + t * C, C * sizeof(float));
+  const test::Spread<float> wide_x(x, stride), wide_out({T, C}, stride);
   const Guarded<float> out = w.run(ex, x, rows);
-  ShortConvArgs a = w.args(AnyConstView(wide_x.view()).columns(0, C), AnyView(wide_out.view()).columns(0, C), rows);
+  ShortConvArgs a = w.args(wide_x.view(), wide_out.view(), rows);
   a.state = AnyView(wide_state.view()).slice(1, 0, 3);
   short_conv(ex, a);
-  for (int64_t t = 0; t < T; ++t) {
-    EXPECT_TRUE(test::equal_rows(&wide_out[t * stride], out.data() + t * C, C));
-    for (int64_t c = C; c < stride; ++c) EXPECT_TRUE(std::isnan(wide_out[t * stride + c]));
-  }
+  EXPECT_TRUE(wide_out.rows_equal(out));
+  EXPECT_TRUE(wide_out.gaps_intact());
   for (int64_t s = 0; s < slots; ++s) {
-    EXPECT_TRUE(test::equal_rows<float>(&wide_state[s * 5 * C], w.window(s, 0), 3 * C));
-    for (int64_t i = 3 * C; i < 5 * C; ++i) EXPECT_TRUE(std::isnan(wide_state[s * 5 * C + i]));
+    EXPECT_TRUE(test::equal_bits<float>(&wide_state[s * 5 * C], w.window(s, 0), 3 * C));
+    EXPECT_TRUE(wide_state.is_poison((s * 5 + 3) * C, 2 * C));
   }
 }
 
@@ -172,14 +168,14 @@ TEST_P(ShortConv, BitsOfASequenceDependNeitherOnItsCompanyNorOnTheThreads) {
   const Guarded<bf16> state = w.state;
   for (int threads : {1, 3}) {
     TestExec other(threads);
-    other.force("short_conv", GetParam());
+    force(other);
     w.state = before;
     EXPECT_TRUE(same_bits(w.run(other, x, all), together)) << threads << " threads";
     EXPECT_TRUE(same_bits(w.state, state));
   }
   w.state = before;
   const Guarded<bf16> single = w.run(ex, x3, alone);
-  EXPECT_TRUE(test::equal_rows(single.data(), together.data() + 13 * C, 3 * C));
+  EXPECT_TRUE(test::equal_bits(single.data(), together.data() + 13 * C, 3 * C));
   EXPECT_TRUE(w.slot_untouched(3, state));
 }
 
@@ -202,15 +198,15 @@ TEST_P(ShortConv, OffsetsPastTwoToThe32ndElementAreExact) {
   ConvRows rows;
   rows.prefill(5, 2);
   Guarded<bf16> x = w.inputs(5);
-  test::Sparse<bf16> far_x(5 * row), far_state(3 * slot);
-  for (int64_t t = 0; t < 5; ++t) std::memcpy(far_x.data() + t * row, x.data() + t * C, C * sizeof(bf16));
-  std::memcpy(far_state.data() + 2 * slot, w.window(2, 0), 3 * C * sizeof(bf16));
+  const test::Far<bf16> far_x(x, row);
+  test::Sparse<bf16> far_state(3 * slot);
+  test::copy_rows<bf16>(far_state.data() + 2 * slot, 0, w.window(2, 0), 0, 1, 3 * C);
   Guarded<bf16> out({5, C});
-  ShortConvArgs a = w.args(AnyConstView(far_x.data(), DType::bf16, {5, C}, {row, 1}), out.view(), rows);
+  ShortConvArgs a = w.args(far_x.view(), out.view(), rows);
   a.state = AnyView(far_state.data(), DType::bf16, {3, 3, C}, {slot, C, 1});
   short_conv(ex, a);
   EXPECT_TRUE(same_bits(out, w.run(ex, x, rows)));
-  EXPECT_TRUE(test::equal_rows<bf16>(far_state.data() + 2 * slot, w.window(2, 0), 3 * C));
+  EXPECT_TRUE(test::equal_bits<bf16>(far_state.data() + 2 * slot, w.window(2, 0), 3 * C));
 }
 
 TEST(ShortConvRefuses, WrongArgumentsByName) {
@@ -276,15 +272,12 @@ TEST(ShortConvChoice, TakesTheBestRowOfTheProcessor) {
 
 TEST(ShortConvPlanning, ReadsNoSequencesAndTouchesNothing) {
   TestExec ex;
-  Exec planning = ex.exec();
-  planning.planning = true;
   ConvWorld<float> w(4, 6);
   ConvRows rows;
   rows.prefill(2, 77);  // no such slot: a plan does not know live numbers
   Guarded<float> x = w.inputs(2), out({2, 6});
-  short_conv(planning, w.args(x.view(), out.view(), rows));
-  for (int64_t i = 0; i < out.size(); ++i) EXPECT_TRUE(std::isnan(out[i]));
-  for (int64_t i = 0; i < w.state.size(); ++i) EXPECT_TRUE(std::isnan(w.state[i]));
+  short_conv(ex.planning(), w.args(x.view(), out.view(), rows));
+  EXPECT_TRUE(out.untouched() && w.state.untouched());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "kdelta/ops/short_conv/variants.h"
 #include "tests/support/op_test.h"
+#include "tests/support/spread.h"
 
 namespace kdelta::test {
 
@@ -84,7 +85,7 @@ struct ConvWorld {
   // Poison in a slot that nobody may touch is intact.
   bool slot_untouched(int64_t slot, const Guarded<E>& before) const {
     const int64_t n = R * C;
-    return std::memcmp(state.data() + slot * n, before.data() + slot * n, static_cast<size_t>(n) * sizeof(E)) == 0;
+    return equal_bits(state.data() + slot * n, before.data() + slot * n, n);
   }
 
   int64_t W, C, R;
@@ -117,11 +118,6 @@ Guarded<E> rows_of(const Guarded<E>& x, int64_t begin, int64_t count) {
   Guarded<E> out({count, C});
   if (count > 0) std::memcpy(out.data(), x.data() + begin * C, static_cast<size_t>(count * C) * sizeof(E));
   return out;
-}
-
-template <class E>
-bool equal_rows(const E* a, const E* b, int64_t elements) {
-  return std::memcmp(a, b, static_cast<size_t>(elements) * sizeof(E)) == 0;
 }
 
 }  // namespace kdelta::test
