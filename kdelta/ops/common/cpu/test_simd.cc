@@ -28,10 +28,6 @@ std::vector<SimdProbe> runnable_probes() {
   return probes;
 }
 
-void PrintTo(const SimdProbe& probe, std::ostream* out) {
-  *out << probe.name;
-}
-
 class Simd : public testing::TestWithParam<SimdProbe> {
  protected:
   const SimdProbe& p = GetParam();
