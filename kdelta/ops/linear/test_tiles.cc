@@ -54,7 +54,7 @@ TEST_F(Tiles, EqualTheDefinitionAtEverySizeAroundTheTileEdges) {
       compare_with_definition(ex, w, 2, N, 64);
       compare_with_definition(ex, w, 35, N, 64);
     }
-    for (int64_t T : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 1023, 1024, 1025})
+    for (int64_t T : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 511, 512, 513, 528, 529, 1023, 1024, 1025})
       compare_with_definition(ex, w, T, 37, 96);
   }
   for (int64_t K : {1, 2, 31, 33, 63, 65, 100, 511, 513, 1025})

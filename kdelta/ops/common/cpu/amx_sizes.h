@@ -5,9 +5,10 @@
 
 namespace kdelta {
 
-// Two panels x 256 columns (16 KB) stay in L1 while all tokens pass (16 KB per 32 of them, from L2), 8 panels make a
-// block. Tokens are taken 1,024 at a time, whose products for 8 panels (512 KB) and columns (512 KB) rest in L2.
-inline constexpr int64_t kTilePanels = 8, kTileColumns = 256, kTileTokens = 1024;
+// Two panels x 512 columns (32 KB) stay in L1 while the tokens of a pass go by (32 KB per 32 of them, from L2); 8
+// panels make a block. 512 tokens are a pass: their 512 columns (512 KB) and products for 8 panels (256 KB) rest in L2.
+// The team packs two passes at a time.
+inline constexpr int64_t kTilePanels = 8, kTileColumns = 512, kTilePass = 512, kTileTokens = 1024;
 inline constexpr int64_t kTileBytes = 1024;
 
 // Columns rounded up to whole tiles of 32.
@@ -17,7 +18,7 @@ KDELTA_INLINE int64_t tile_columns(int64_t K) {
 
 // Bytes of one thread: weight tiles, product tiles, scale drops, one dequantised row.
 KDELTA_INLINE int64_t tile_scratch_bytes(int64_t K) {
-  return kTileBytes * kTilePanels * (kTileColumns / 32 + kTileTokens / 16) + kTilePanels * 16 * 64 +
+  return kTileBytes * kTilePanels * (kTileColumns / 32 + kTilePass / 16) + kTilePanels * 16 * 64 +
          (K * 4 + 63) / 64 * 64;
 }
 

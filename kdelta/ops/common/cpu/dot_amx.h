@@ -24,7 +24,7 @@ struct TileScratch {
 KDELTA_INLINE TileScratch tile_scratch(void* scratch) {
   uint8_t* weights = static_cast<uint8_t*>(scratch);
   uint8_t* products = weights + kTilePanels * (kTileColumns / 32) * kTileBytes;
-  uint8_t* drops = products + kTilePanels * (kTileTokens / 16) * kTileBytes;
+  uint8_t* drops = products + kTilePanels * (kTilePass / 16) * kTileBytes;
   return {weights, reinterpret_cast<float*>(products), reinterpret_cast<__m512i*>(drops),
           reinterpret_cast<float*>(drops + kTilePanels * 16 * 64)};
 }
@@ -32,18 +32,20 @@ KDELTA_INLINE TileScratch tile_scratch(void* scratch) {
 // Tokens [16 * block, ...) of p as B tiles: per 32 columns 16 rows (pairs) of `columns` dwords; missing tokens and
 // columns past K are zero. `columns` is 16, or T when there are fewer tokens.
 inline constexpr int64_t kTokenBlock = 16;
+template <class F>
 KDELTA_INLINE void pack_token_block(const Projection& p, int64_t block, int64_t columns, uint8_t* dst) {
   const int64_t K = p.w.cols, first = block * kTokenBlock, left = p.T - first, count = left < 16 ? left : 16;
   const auto lanes = static_cast<__mmask16>((1u << columns) - 1);
   for (int64_t k = 0; k < K; k += 32, dst += 64 * columns) {
     const __mmask32 valid = K - k >= 32 ? ~__mmask32{0} : (__mmask32{1} << (K - k)) - 1;
     if (columns == 1) {  // pairs of one token in order: its row as it is
-      _mm512_storeu_si512(dst, _mm512_maskz_loadu_epi16(valid, p.token<bf16>(first) + k));
+      _mm512_storeu_si512(dst, F::deal(_mm512_maskz_loadu_epi16(valid, p.token<bf16>(first) + k)));
       continue;
     }
     __m512i v[16];
     for (int64_t t = 0; t < 16; ++t)
-      v[t] = t < count ? _mm512_maskz_loadu_epi16(valid, p.token<bf16>(first + t) + k) : _mm512_setzero_si512();
+      v[t] =
+          t < count ? F::deal(_mm512_maskz_loadu_epi16(valid, p.token<bf16>(first + t) + k)) : _mm512_setzero_si512();
     transpose16(v);
     for (int64_t i = 0; i < 16; ++i) _mm512_mask_storeu_epi32(dst + i * columns * 4, lanes, v[i]);
   }
@@ -101,21 +103,28 @@ KDELTA_INLINE void multiply_block(const PanelTiles* a, const uint8_t* const* tok
     products_tile([]<int kTileIndex>(float* q)
                       __attribute__((always_inline)) { Tiles::template load<kTileIndex>(q, 64); });
   }
-  for (int64_t i = 0; i < tiles; ++i) {
-    const int64_t at = i * 64 * columns;
-    Tiles::template load<4>(a[0].data + i * a[0].step, a[0].stride);
-    Tiles::template load<6>(tokens[0] + at, 4 * columns);
+  // Each operand is loaded for the next step behind its last use in this one, well before its first there: where two
+  // hardware threads share a core, there are no spare tile registers to hide a load behind a product.
+  auto weights = [&]<int kPanel>(int64_t i) __attribute__((always_inline)) {
+    if constexpr (kPanel < PA) Tiles::template load<4 + kPanel>(a[kPanel].data + i * a[kPanel].step, a[kPanel].stride);
+  };
+  auto token = [&]<int kBlock>(int64_t i) __attribute__((always_inline)) {
+    if constexpr (kBlock < PB) Tiles::template load<6 + kBlock>(tokens[kBlock] + i * 64 * columns, 4 * columns);
+  };
+  auto step = [&](int64_t next, auto more) __attribute__((always_inline)) {
+    constexpr bool kMore = decltype(more)::value;
     Tiles::template multiply<0, 4, 6>();
-    if constexpr (PB == 2) {
-      Tiles::template load<7>(tokens[1] + at, 4 * columns);
-      Tiles::template multiply<1, 4, 7>();
-    }
-    if constexpr (PA == 2) {
-      Tiles::template load<5>(a[1].data + i * a[1].step, a[1].stride);
-      Tiles::template multiply<2, 5, 6>();
-      if constexpr (PB == 2) Tiles::template multiply<3, 5, 7>();
-    }
-  }
+    if constexpr (PA == 2) Tiles::template multiply<2, 5, 6>();
+    if constexpr (kMore) token.template operator()<0>(next);
+    if constexpr (PB == 2) Tiles::template multiply<1, 4, 7>();
+    if constexpr (kMore) weights.template operator()<0>(next);
+    if constexpr (PA == 2 && PB == 2) Tiles::template multiply<3, 5, 7>();
+    if constexpr (kMore) weights.template operator()<1>(next), token.template operator()<1>(next);
+  };
+  weights.template operator()<0>(0), token.template operator()<0>(0);
+  weights.template operator()<1>(0), token.template operator()<1>(0);
+  for (int64_t i = 1; i < tiles; ++i) step(i, std::true_type{});
+  step(0, std::false_type{});
   products_tile([]<int kTileIndex>(float* q)
                     __attribute__((always_inline)) { Tiles::template store<kTileIndex>(q, 64); });
 }
@@ -135,15 +144,15 @@ KDELTA_INLINE PackedTokens packed_tokens(const Projection& p, const uint8_t* dat
   return {data, p.T < kTokenBlock ? p.T : kTokenBlock, (p.T + kTokenBlock - 1) / kTokenBlock};
 }
 
-// All token blocks against `panels` panels of one column block.
+// Token blocks [begin, end) against `panels` panels of one column block.
 template <class Tiles>
-KDELTA_INLINE void multiply_blocks(const Projection& p, const PackedTokens& x, const PanelTiles* a, int64_t panels,
-                                   int64_t k, int64_t tiles, float* products) {
+KDELTA_INLINE void multiply_blocks(const Projection& p, const PackedTokens& x, int64_t begin, int64_t end,
+                                   const PanelTiles* a, int64_t panels, int64_t k, int64_t tiles, float* products) {
   for (int64_t i = 0; i < panels; i += 2)
-    for (int64_t b = 0; b < x.blocks; b += 2) {
-      const bool two_panels = i + 1 < panels, two_blocks = b + 1 < x.blocks;
+    for (int64_t b = begin; b < end; b += 2) {
+      const bool two_panels = i + 1 < panels, two_blocks = b + 1 < end;
       const uint8_t* tokens[2] = {x.tile(b, k / 32, p.w.cols), two_blocks ? x.tile(b + 1, k / 32, p.w.cols) : nullptr};
-      float* at = products + (b * kTilePanels + i) * kTileFloats;
+      float* at = products + ((b - begin) * kTilePanels + i) * kTileFloats;
       if (two_panels && two_blocks)
         multiply_block<Tiles, 2, 2>(a + i, tokens, x.columns, tiles, k == 0, at);
       else if (two_panels)
@@ -155,11 +164,11 @@ KDELTA_INLINE void multiply_blocks(const Projection& p, const PackedTokens& x, c
     }
 }
 
-// Product tiles [row][token] of one panel to out rows, addend added.
+// Product tiles [row][token] of one panel and the token blocks [begin, end) to out rows, addend added.
 template <class Out>
-KDELTA_INLINE void store_products(const Projection& p, int64_t n, int64_t blocks, __mmask16 rows,
+KDELTA_INLINE void store_products(const Projection& p, int64_t n, int64_t begin, int64_t end, __mmask16 rows,
                                   const float* products) {
-  for (int64_t b = 0; b < blocks; ++b, products += kTilePanels * kTileFloats) {
+  for (int64_t b = begin; b < end; ++b, products += kTilePanels * kTileFloats) {
     __m512i v[16];
     for (int r = 0; r < 16; ++r) v[r] = _mm512_load_si512(products + r * 16);
     transpose16(v);
@@ -171,14 +180,6 @@ KDELTA_INLINE void store_products(const Projection& p, int64_t n, int64_t blocks
   }
 }
 
-// The end of one panel: its products at s.products + i tiles, and the rows that were not for the tiles.
-template <class Out>
-KDELTA_INLINE void finish_panel(const Projection& p, const PackedTokens& x, int64_t n, int64_t i, __mmask16 outside,
-                                const TileScratch& s) {
-  store_products<Out>(p, n, x.blocks, stored_rows(p, n, outside), s.products + i * kTileFloats);
-  if (outside != 0) exact_rows<Out>(p, n, outside, s.exact_row);
-}
-
 template <class F>
 KDELTA_INLINE __mmask16 panel_drops(const Matrix& w, int64_t n, int64_t k, int64_t ahead, __m512i* drops) {
   if constexpr (!F::kScaled)
@@ -187,10 +188,11 @@ KDELTA_INLINE __mmask16 panel_drops(const Matrix& w, int64_t n, int64_t k, int64
     return scale_drops_by_row<F>(w, n, w.rows - n < 16 ? w.rows - n : 16, k / kMxBlock, ahead, drops);
 }
 
-// Up to kTilePanels panels starting at row n, many tokens: weights become tiles in L2, column block by column block.
+// Up to kTilePanels panels starting at row n, token blocks [begin, end) of one pass: weights become tiles in L2, column
+// block by column block.
 template <class Tiles, class F, class Out>
-void many_tokens(const Projection& p, const PackedTokens& x, int64_t n, int64_t panels, const TileScratch& s) {
-  __mmask16 outside[kTilePanels] = {};
+void multiply_pass(const Projection& p, const PackedTokens& x, int64_t begin, int64_t end, int64_t n, int64_t panels,
+                   const TileScratch& s, __mmask16* outside) {
   PanelTiles a[kTilePanels];
   for (int64_t k = 0; k < p.w.cols; k += kTileColumns) {
     const int64_t left = tile_columns(p.w.cols - k), tiles = left < kTileColumns / 32 ? left : kTileColumns / 32;
@@ -199,100 +201,120 @@ void many_tokens(const Projection& p, const PackedTokens& x, int64_t n, int64_t 
       if (k % kScaleSpan == 0) outside[i] |= panel_drops<F>(p.w, n + 16 * i, k, 16 * kTilePanels, drops);
       a[i] = filled_tiles<F>(p.w, n + 16 * i, k, tiles, drops, s.weights + i * (kTileColumns / 32) * kTileBytes);
     }
-    multiply_blocks<Tiles>(p, x, a, panels, k, tiles, s.products);
+    multiply_blocks<Tiles>(p, x, begin, end, a, panels, k, tiles, s.products);
   }
-  for (int64_t i = 0; i < panels; ++i) finish_panel<Out>(p, x, n + 16 * i, i, outside[i], s);
+  for (int64_t i = 0; i < panels; ++i)
+    store_products<Out>(p, n + 16 * i, begin, end, stored_rows(p, n + 16 * i, outside[i]),
+                        s.products + i * kTileFloats);
 }
 
-// Column tiles per step of few_tokens: short, so that dequantising the next ones overlaps the products of these.
-inline constexpr int64_t kStepTiles = 2;
-// Bytes ahead of the loads of a row; the end of a row leads into the rows of the next group.
-inline constexpr int64_t kTilePrefetch = 512;
-
-// The lines that the step at byte `at` of G panels will want, once per line.
-template <class F, int G>
-KDELTA_INLINE void prefetch_step(const Matrix& w, int64_t n, int64_t k) {
-  constexpr int64_t kBytes = kStepTiles * 64 / F::kPairs;
-  const int64_t at = k * 2 / F::kPairs, row_end = w.cols * 2 / F::kPairs;
-  if (at % 64 >= kBytes) return;
-  const int64_t ahead =
-      at + kTilePrefetch < row_end ? at + kTilePrefetch : at + kTilePrefetch - row_end + G * 16 * w.row_bytes;
-  const char* row = reinterpret_cast<const char*>(w.row(n)) + ahead;
-  for (int64_t r = 0; r < G * 16; ++r, row += w.row_bytes)
-    for (int64_t line = 0; line < kBytes; line += 64) _mm_prefetch(row + line, _MM_HINT_T0);
+template <class Tiles, class F, class Out>
+void many_tokens(const Projection& p, const PackedTokens& x, int64_t n, int64_t panels, const TileScratch& s) {
+  __mmask16 outside[kTilePanels] = {};
+  for (int64_t b = 0; b < x.blocks; b += kTilePass / 16)
+    multiply_pass<Tiles, F, Out>(p, x, b, b + kTilePass / 16 < x.blocks ? b + kTilePass / 16 : x.blocks, n, panels, s,
+                                 outside);
+  for (int64_t i = 0; i < panels; ++i)
+    if (outside[i] != 0) exact_rows<Out>(p, n + 16 * i, outside[i], s.exact_row);
 }
 
-// Rounds over G panels of weights and one block of at most 16 tokens whose products stay in tile registers.
-template <class Tiles, int G>
-KDELTA_INLINE void multiply_step(const PanelTiles* a, const uint8_t* tokens, int64_t columns, int64_t tiles) {
-  for (int64_t i = 0; i < tiles; ++i) {
-    Tiles::template load<6>(tokens + i * 64 * columns, 4 * columns);
-    Tiles::template load<4>(a[0].data + i * a[0].step, a[0].stride);
-    Tiles::template multiply<0, 4, 6>();
-    if constexpr (G >= 2) {
-      Tiles::template load<5>(a[1].data + i * a[1].step, a[1].stride);
-      Tiles::template multiply<1, 5, 6>();
-    }
-    if constexpr (G == 4) {
-      Tiles::template load<4>(a[2].data + i * a[2].step, a[2].stride);
-      Tiles::template multiply<2, 4, 6>();
-      Tiles::template load<5>(a[3].data + i * a[3].step, a[3].stride);
-      Tiles::template multiply<3, 5, 6>();
-    }
-  }
-}
+// Few tokens: the weights pass once, G panels at a time whose products stay in tile registers.
 
 template <class Tiles, int G>
 KDELTA_INLINE void zero_products() {
   Tiles::template zero<0>();
-  if constexpr (G >= 2) Tiles::template zero<1>();
-  if constexpr (G == 4) Tiles::template zero<2>(), Tiles::template zero<3>();
+  if constexpr (G == 2) Tiles::template zero<1>();
 }
 
 template <class Tiles, int G>
-KDELTA_INLINE void keep_products(float* products) {
-  Tiles::template store<0>(products, 64);
-  if constexpr (G >= 2) Tiles::template store<1>(products + kTileFloats, 64);
-  if constexpr (G == 4) {
-    Tiles::template store<2>(products + 2 * kTileFloats, 64);
-    Tiles::template store<3>(products + 3 * kTileFloats, 64);
+KDELTA_INLINE void multiply_step(const PanelTiles* a, int64_t i, const uint8_t* tokens, int64_t columns) {
+  Tiles::template load<6>(tokens, 4 * columns);
+  Tiles::template load<4>(a[0].data + i * a[0].step, a[0].stride);
+  Tiles::template multiply<0, 4, 6>();
+  if constexpr (G == 2) {
+    Tiles::template load<5>(a[1].data + i * a[1].step, a[1].stride);
+    Tiles::template multiply<1, 5, 6>();
   }
 }
 
-// G panels at row n, at most 16 tokens: the weights pass once, bf16 rows straight from the file.
-template <class Tiles, class F, int G, class Out>
-void few_tokens(const Projection& p, const PackedTokens& x, int64_t n, const TileScratch& s) {
+template <class Tiles, int G, class Out>
+KDELTA_INLINE void finish_few(const Projection& p, int64_t n, const __mmask16* outside, const TileScratch& s) {
+  Tiles::template store<0>(s.products, 64);
+  if constexpr (G == 2) Tiles::template store<1>(s.products + kTileFloats, 64);
+  for (int64_t g = 0; g < G; ++g) {
+    const int64_t at = n + 16 * g;
+    store_products<Out>(p, at, 0, 1, stored_rows(p, at, outside[g]), s.products + g * kTileFloats);
+    if (outside[g] != 0) exact_rows<Out>(p, at, outside[g], s.exact_row);
+  }
+}
+
+// G whole panels of bf16 rows straight from the file. The next 512 bytes of each row are fetched meanwhile; the end of
+// a row leads into the rows of the next group.
+template <class Tiles, int G, class Out>
+void few_from_file(const Projection& p, const PackedTokens& x, int64_t n, const TileScratch& s) {
   const Matrix& w = p.w;
-  const bool whole = !F::kScaled && n + 16 * G <= w.rows;
-  __mmask16 outside[G] = {};
+  const int64_t whole = w.cols / 32;
   PanelTiles a[G];
+  for (int64_t g = 0; g < G; ++g) a[g] = {w.row(n + 16 * g), w.row_bytes, 64};
   zero_products<Tiles, G>();
-  for (int64_t k = 0; k < w.cols; k += 32 * kStepTiles) {
-    const int64_t left = tile_columns(w.cols - k), tiles = left < kStepTiles ? left : kStepTiles;
-    const bool from_file = whole && k + 32 * tiles <= w.cols;
-    prefetch_step<F, G>(w, n, k);
+  for (int64_t i = 0; i < whole; ++i) {
+    const int64_t next = 64 * i + 512 < 2 * w.cols ? 64 * i + 512 : 64 * i + 512 - 2 * w.cols + 16 * G * w.row_bytes;
+    for (int64_t r = 0; r < 16 * G; ++r) _mm_prefetch(reinterpret_cast<const char*>(w.row(n + r)) + next, _MM_HINT_T0);
+    multiply_step<Tiles, G>(a, i, x.tile(0, i, w.cols), x.columns);
+  }
+  if (whole < tile_columns(w.cols)) {
+    for (int64_t g = 0; g < G; ++g)
+      a[g] = filled_tiles<Bf16Words>(w, n + 16 * g, 32 * whole, 1, nullptr, s.weights + g * kTileBytes);
+    multiply_step<Tiles, G>(a, 0, x.tile(0, whole, w.cols), x.columns);
+  }
+  const __mmask16 outside[G] = {};
+  finish_few<Tiles, G, Out>(p, n, outside, s);
+}
+
+// Tiles unpacked ahead of the products that take them: their stores have reached L1 by then.
+inline constexpr int64_t kTilesAhead = 4, kTileRing = 8;
+
+// G panels unpacked into a ring of tiles. The same columns of the next group of rows are fetched into L2 meanwhile.
+template <class Tiles, class F, int G, class Out>
+void few_unpacked(const Projection& p, const PackedTokens& x, int64_t n, const TileScratch& s) {
+  const Matrix& w = p.w;
+  const int64_t tiles = tile_columns(w.cols), per_line = F::kPairs;
+  __mmask16 outside[G] = {};
+  zero_products<Tiles, G>();
+  auto unpack = [&](int64_t i) __attribute__((always_inline)) {
     for (int64_t g = 0; g < G; ++g) {
       const int64_t first = n + 16 * g;
       __m512i* drops = s.drops + 16 * g;
-      if (k % kScaleSpan == 0) outside[g] |= panel_drops<F>(w, first, k, 16 * G, drops);
-      a[g] = from_file ? PanelTiles{w.row(first) + 2 * k, w.row_bytes, 64}
-                       : filled_tiles<F>(w, first, k, tiles, drops, s.weights + g * kStepTiles * kTileBytes);
+      if (32 * i % kScaleSpan == 0) outside[g] |= panel_drops<F>(w, first, 32 * i, 16 * G, drops);
+      if (i % per_line == g % per_line)
+        for (int64_t r = 0; r < 16; ++r)
+          _mm_prefetch(reinterpret_cast<const char*>(w.row(first + r + 16 * G) + i * 64 / F::kPairs), _MM_HINT_T1);
+      fill_tile<F>(w, first, w.rows - first < 16 ? w.rows - first : 16, 32 * i, drops,
+                   s.weights + (i % kTileRing * G + g) * kTileBytes);
     }
-    multiply_step<Tiles, G>(a, x.tile(0, k / 32, w.cols), x.columns, tiles);
+  };
+  PanelTiles a[G];
+  for (int64_t g = 0; g < G; ++g) a[g] = {s.weights + g * kTileBytes, 64, G * kTileBytes};
+  for (int64_t i = 0; i < tiles + kTilesAhead; ++i) {
+    if (i < tiles) unpack(i);
+    const int64_t done = i - kTilesAhead;
+    if (done >= 0) multiply_step<Tiles, G>(a, done % kTileRing, x.tile(0, done, w.cols), x.columns);
   }
-  keep_products<Tiles, G>(s.products);
-  for (int64_t g = 0; g < G; ++g) finish_panel<Out>(p, x, n + 16 * g, g, outside[g], s);
+  finish_few<Tiles, G, Out>(p, n, outside, s);
 }
 
-// Products of one tile wait for each other (52 cycles), so MX weights, whose bytes buy more of them, take four panels
-// at once; bf16 rows are 32 streams from memory as it is.
+// Products of one tile wait for each other (52 cycles), so panels go in pairs; more would be more streams than memory
+// likes.
 template <class Tiles, class F, class Out>
-KDELTA_INLINE int64_t few_tokens_group(const Projection& p, const PackedTokens& x, int64_t n, int64_t panels,
-                                       const TileScratch& s) {
-  if constexpr (F::kScaled)
-    if (panels >= 4) return few_tokens<Tiles, F, 4, Out>(p, x, n, s), 4;
-  if (panels >= 2) return few_tokens<Tiles, F, 2, Out>(p, x, n, s), 2;
-  return few_tokens<Tiles, F, 1, Out>(p, x, n, s), 1;
+KDELTA_INLINE int64_t few_tokens(const Projection& p, const PackedTokens& x, int64_t n, int64_t panels,
+                                 const TileScratch& s) {
+  const bool two = panels >= 2;
+  if constexpr (!F::kScaled) {
+    if (two && n + 32 <= p.w.rows) return few_from_file<Tiles, 2, Out>(p, x, n, s), 2;
+    if (n + 16 <= p.w.rows) return few_from_file<Tiles, 1, Out>(p, x, n, s), 1;
+  }
+  if (two) return few_unpacked<Tiles, F, 2, Out>(p, x, n, s), 2;
+  return few_unpacked<Tiles, F, 1, Out>(p, x, n, s), 1;
 }
 
 // For cpu/packed.h, on any Tiles with the members of AmxTiles: a test runs it on emulated ones.
@@ -303,8 +325,10 @@ struct TileKernel {
   static KDELTA_INLINE void pack(const Projection& p, int64_t begin, int64_t end, void* packed) {
     auto* at = static_cast<uint8_t*>(packed);
     const PackedTokens x = packed_tokens(p, at);
-    for (int64_t b = begin / kTokenBlock; b * kTokenBlock < end; ++b)
-      pack_token_block(p, b, x.columns, at + b * tile_columns(p.w.cols) * 64 * x.columns);
+    dispatch_words(p.w.dtype, [&](auto words) {
+      for (int64_t b = begin / kTokenBlock; b * kTokenBlock < end; ++b)
+        pack_token_block<decltype(words)>(p, b, x.columns, at + b * tile_columns(p.w.cols) * 64 * x.columns);
+    });
   }
   static KDELTA_INLINE void multiply(const Projection& p, void* packed, int64_t begin, int64_t end, void* scratch) {
     const PackedTokens x = packed_tokens(p, static_cast<uint8_t*>(packed));
@@ -317,7 +341,7 @@ struct TileKernel {
         for (int64_t i = begin; i < end;) {
           const int64_t panels = end - i < kTilePanels ? end - i : kTilePanels;
           if (x.blocks == 1) {
-            i += few_tokens_group<Tiles, F, Out>(p, x, i * kPanelRows, panels, s);
+            i += few_tokens<Tiles, F, Out>(p, x, i * kPanelRows, panels, s);
           } else {
             many_tokens<Tiles, F, Out>(p, x, i * kPanelRows, panels, s);
             i += panels;

@@ -1,5 +1,6 @@
 // Weight formats as bf16 words, for AVX512_BF16 and AMX kernels. A dword of the file holds kPairs pairs of neighbouring
-// columns; block() gives the 32 words of a block of a row in order, scale already applied, exact.
+// columns; block() gives the 32 words of a block of a row, scale already applied, exact, in the order in which deal()
+// puts 32 words of a token.
 //
 // MX scales are applied as integers: tables hold each element times 2^(kTop - 127), the largest exponent that stays
 // finite, and kTop - code is subtracted from the exponent field with saturation, so zero stays zero (-0 becomes +0: no
@@ -20,6 +21,7 @@ namespace kdelta {
 struct Bf16Words {
   static constexpr bool kScaled = false;
   static constexpr int kPairs = 1;
+  static KDELTA_INLINE __m512i deal(__m512i token) { return token; }
 };
 
 struct Fp4Words {
@@ -34,11 +36,22 @@ struct Fp4Words {
     const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1);
     return _mm512_broadcast_i64x4(both);
   }
-  // The 32 words of one block of one row.
+  // Four times the 8 words of the file, each time shifted to another of their codes: word 8 q + i is column 4 i + q.
   static KDELTA_INLINE __m512i block(const uint8_t* codes, __m512i drop) {
-    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-    const __m512i nibbles = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
-    return _mm512_subs_epu16(_mm512_permutexvar_epi16(nibbles, table()), drop);
+    const __m512i words = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    const __m512i lanes = _mm512_srlv_epi16(words, quarters(0, 4, 8, 12));
+    return _mm512_subs_epu16(_mm512_permutexvar_epi16(lanes, table()), drop);
+  }
+  static KDELTA_INLINE __m512i deal(__m512i token) {
+    const __m128i fours = _mm_set_epi16(28, 24, 20, 16, 12, 8, 4, 0);
+    const __m512i index = _mm512_add_epi16(_mm512_broadcast_i32x4(fours), quarters(0, 1, 2, 3));
+    return _mm512_permutexvar_epi16(index, token);
+  }
+
+ private:
+  static KDELTA_INLINE __m512i quarters(int16_t a, int16_t b, int16_t c, int16_t d) {
+    const __m256i low = _mm256_set_m128i(_mm_set1_epi16(b), _mm_set1_epi16(a));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), _mm256_set_m128i(_mm_set1_epi16(d), _mm_set1_epi16(c)), 1);
   }
 };
 
@@ -73,6 +86,7 @@ struct Fp8Words {
   static KDELTA_INLINE __m512i block(const uint8_t* codes, __m512i drop) {
     return words(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes))), drop);
   }
+  static KDELTA_INLINE __m512i deal(__m512i token) { return token; }
 
  private:
   // One code in the low byte of each word.
