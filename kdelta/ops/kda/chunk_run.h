@@ -51,10 +51,13 @@ class Run {
   void chunk(int64_t first, int64_t count) {
     const int64_t blocks = (count + C - 1) / C;
     auto tokens = [&](int64_t b) { return count - b * C < C ? count - b * C : C; };
-    for (int64_t b = 0; b < blocks; ++b)
+    for (int64_t b = 0; b < blocks; ++b) {
       make_block<Form>(a_, task_, begin_ + first + b * C, tokens(b), w_.rows, w_.block[b]);
+      copy_values(begin_ + first + b * C, tokens(b), w_.v + b * C * w_.Vp);
+    }
     for (int64_t c = 0; c < width_; c += W) {
-      for (int64_t b = 0; b < blocks; ++b) block(w_.block[b], w_.panel(c), first + b * C, tokens(b), c);
+      for (int64_t b = 0; b < blocks; ++b)
+        block(w_.block[b], w_.panel(c), first + b * C, tokens(b), w_.v + b * C * w_.Vp, c);
       if (sizeof(S) == 2) {
         kda_cpu::round_to_pool<V, S>(w_.panel(c).s, Kp_ * W);
         Form::pack_state(w_.panel(c), Kp_);
@@ -62,26 +65,28 @@ class Run {
     }
   }
 
-  // Values and outputs of `count` tokens from token t of the call on: where they lie, or a copy when rows or tokens end
-  // early.
-  bool whole(int64_t count, int64_t column) const { return count == C && left(column) == W; }
-  Values values(int64_t t, int64_t count, int64_t column) {
-    const bf16* v = a_.v.at<const bf16>(t, task_.h) + task_.v_begin + column;
-    bf16* out = a_.out.at<bf16>(t, task_.h) + task_.v_begin + column;
-    if (whole(count, column)) return {v, out, a_.v.stride[0], a_.out.stride[0]};
-    const size_t bytes = static_cast<size_t>(left(column)) * sizeof(bf16);
-    std::memset(w_.v, 0, C * W * sizeof(bf16));
-    for (int64_t i = 0; i < count; ++i) std::memcpy(w_.v + i * W, v + i * a_.v.stride[0], bytes);
-    return {w_.v, w_.out, W, W};
+  // Rows of v to a block of the chunk, zeros behind them. Where they lie, rows of one head are so far apart that panels
+  // would meet them in no near cache.
+  void copy_values(int64_t t, int64_t count, bf16* to) {
+    if (count < C || width_ < w_.Vp) std::memset(to, 0, static_cast<size_t>(C * w_.Vp) * sizeof(bf16));
+    for (int64_t i = 0; i < count; ++i) {
+      const bf16* v = a_.v.at<const bf16>(t + i, task_.h) + task_.v_begin;
+      int64_t e = 0;
+      for (; e + W <= width_; e += W) _mm512_storeu_si512(to + i * w_.Vp + e, _mm512_loadu_si512(v + e));
+      std::memcpy(to + i * w_.Vp + e, v + e, static_cast<size_t>(width_ - e) * sizeof(bf16));
+    }
   }
 
-  // Tokens [t, t + count) of the sequence.
-  void block(const Block& b, const Panel& p, int64_t t, int64_t count, int64_t column) {
-    Form::read_state(b, p, Kp_, values(begin_ + t, count, column), w_.changes, w_.read);
-    if (!whole(count, column))
-      for (int64_t i = 0; i < count; ++i)
-        std::memcpy(a_.out.at<bf16>(begin_ + t + i, task_.h) + task_.v_begin + column, w_.out + i * W,
-                    static_cast<size_t>(left(column)) * sizeof(bf16));
+  // Tokens [t, t + count) of the sequence with the values v. Outputs go where they belong; the lines are asked for
+  // early, because a store that waits for its line holds up the loads behind it.
+  void block(const Block& b, const Panel& p, int64_t t, int64_t count, const bf16* v, int64_t column) {
+    bf16* out = a_.out.at<bf16>(begin_ + t, task_.h) + task_.v_begin + column;
+    const int64_t stride = a_.out.stride[0], channels = left(column);
+    for (int64_t i = 0; i < count; ++i) __builtin_prefetch(out + i * stride, 1);
+    const bool whole = count == C && channels == W;
+    Form::read_state(b, p, Kp_, {v + column, whole ? out : w_.out, w_.Vp, whole ? stride : W}, w_.changes, w_.read);
+    for (int64_t i = 0; !whole && i < count; ++i)
+      std::memcpy(out + i * stride, w_.out + i * W, static_cast<size_t>(channels) * sizeof(bf16));
     for (int64_t i = 1; i < C; ++i)
       kda_cpu::for_snapshots(a_, task_.n, t + i, [&](int64_t slot) { snapshot(p, t, i, column, slot); });
     Form::write_state(b, w_.changes, p, Kp_);

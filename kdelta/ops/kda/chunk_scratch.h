@@ -89,18 +89,21 @@ struct Scratch {
   Panel snap;  // a copy on its way to a snapshot slot, with the part of a block before it
   Block snap_block;
   Changes snap_changes;
-  bf16 *v = nullptr, *out = nullptr;  // [C, W] stand in for rows that end early
-  float* read = nullptr;              // [2, C, W] kd S and qd S, AMX
+  int64_t Vp = 0;
+  bf16* v = nullptr;      // [64, Vp] of one chunk
+  bf16* out = nullptr;    // [C, W] in place of rows that end early
+  float* read = nullptr;  // [2, C, W] kd S and qd S, AMX
 
   KDELTA_INLINE void carve(Carver& c, int64_t K, int64_t width) {
     rows.carve(c, K);
+    Vp = kda_cpu::padded(width);
     for (Block& b : block) b.carve(c, rows.Kp);
-    panels.carve(c, rows.Kp, kda_cpu::padded(width));
+    panels.carve(c, rows.Kp, Vp);
     changes.carve(c);
     snap.carve(c, rows.Kp, W);
     snap_block.carve(c, rows.Kp);
     snap_changes.carve(c);
-    v = c.take<bf16>(C * W);
+    v = c.take<bf16>(kKdaChunk * Vp);
     out = c.take<bf16>(C * W);
     read = c.take<float>(2 * C * W);
   }
