@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kdelta/core/exec.h"
+#include "kdelta/model/model.h"
 #include "kdelta/runtime/request.h"
 
 namespace kdelta::runtime {
@@ -33,5 +34,18 @@ class Drafter {
 // Prompt lookup: the longest run of the last tokens (longest..shortest of them) that occurred before, most recent
 // occurrence first; proposes what followed it.
 std::unique_ptr<Drafter> make_lookup_drafter(int64_t longest = 4, int64_t shortest = 2);
+
+// A smaller model of the same vocabulary, run greedily or with the request's own draws ahead of the target. It keeps a
+// state of the certain tokens per request and drafts on a copy of it, so a rejected draft leaves nothing behind.
+struct DraftModelConfig {
+  DType activation = DType::bf16;
+  DType recurrent = DType::f32;
+  int64_t max_sequences = 1, max_length = 4096;  // the target engine's
+  int64_t drafts = 4;                            // most per request and step
+  int64_t token_budget = 512;                    // tokens of one forward pass while it catches up with a prompt
+};
+// The model must outlive the drafter. Throws Error(invalid_argument) when its vocabulary is not `target_vocabulary`.
+std::unique_ptr<Drafter> make_model_drafter(const Model& model, const DraftModelConfig& config,
+                                            int64_t target_vocabulary);
 
 }  // namespace kdelta::runtime

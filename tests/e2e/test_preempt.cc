@@ -21,6 +21,7 @@ class Preempt : public testing::TestWithParam<std::string> {
   // Memory for one and a half of the requests that come.
   EngineConfig config() const {
     EngineConfig c = engine_config(DType::bf16);
+    c.options.threads = 1;  // ThreadsDoNotChangeAnAnswer is proven in test_exact
     c.max_sequences = 4;
     c.token_budget = 192;
     c.max_length = 320;

@@ -27,6 +27,7 @@ class Prefix : public testing::TestWithParam<std::string> {
   const Model& model() const { return *loaded_.model; }
   EngineConfig config(int64_t snapshots = 16) const {
     EngineConfig c = engine_config(DType::bf16);
+    c.options.threads = 1;  // ThreadsDoNotChangeAnAnswer is proven in test_exact
     c.max_sequences = 2;
     c.token_budget = 512;
     c.max_length = 2048;
