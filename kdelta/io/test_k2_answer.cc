@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kdelta/io/k2_answer.h"
 #include "kdelta/io/test_chat_pieces.h"
 #include "tests/support/op_test.h"
@@ -140,6 +142,47 @@ TEST(K2Answer, CutAnywhereItLosesNothingAndTakesBackNothing) {
     } else {
       EXPECT_TRUE(rest.empty() || rest.content == "\uFFFD" || rest.reasoning == "\uFFFD") << cut;
     }
+  }
+}
+
+// Any tokens at all: UTF-8, JSON objects, every q of the text somewhere in the answer, and the answer written as a
+// prompt is read back as the same answer.
+TEST(K2Answer, RandomTokensKeepItsPromises) {
+  test::Rng rng(7);
+  const std::vector<std::string> words = {"q", "qq ", "functions.q:0", "f:1", "{}", "{\"q\": 1}", "{", "\n", " ", "é😀"};
+  std::vector<int32_t> specials;
+  for (const std::string& name : {kSection, kSectionEnd, kBegin, kArgument, kEnd, std::string("<think>"),
+                                  std::string("</think>"), std::string("<|im_user|>")})
+    specials.push_back(k2().special_id(name));
+  const auto count = [](std::string_view text) { return std::count(text.begin(), text.end(), 'q'); };
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<int32_t> ids;
+    std::string text;
+    for (uint64_t i = 0, n = rng() % 14; i < n; ++i) {
+      if (rng() % 2 == 0) {
+        ids.push_back(specials[rng() % specials.size()]);
+      } else {
+        const std::string& word = words[rng() % words.size()];
+        k2().encode(word, ids);
+        text += word;
+      }
+    }
+    if (rng() % 2 == 0) ids.push_back(k2().special_id("<|im_end|>"));
+    const AnswerDelta a = K2Parser::parse(k2(), ids);
+    std::string kept = a.reasoning + a.content;
+    for (const ToolCall& c : a.calls) {
+      kept += c.id + c.arguments;
+      EXPECT_EQ(test::json(c.arguments).kind(), Json::Kind::object);
+      EXPECT_FALSE(c.name.empty());
+    }
+    EXPECT_TRUE(is_utf8(kept));
+    EXPECT_EQ(count(kept), count(text));
+    std::vector<int32_t> prompt = ChatEncoder(k2()).encode(
+        std::vector<Message>{{.role = Role::assistant, .content = a.content, .calls = a.calls}},
+        {.generation_prompt = false});
+    prompt.erase(prompt.begin(), std::find(prompt.begin(), prompt.end(), k2().special_id("<|im_middle|>")) + 1);
+    EXPECT_EQ(K2Parser::parse(k2(), prompt), answer(a.content, a.calls)) << k2().decode(ids, Specials::show);
+    if (testing::Test::HasFailure()) return;
   }
 }
 

@@ -1,5 +1,8 @@
-// A steady state allocates nothing: every operator new of this program is counted.
+// A steady state allocates nothing and a load starts few threads: every operator new and every thread of this program
+// is counted.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,7 +14,7 @@
 #include "tests/e2e/support.h"
 
 namespace {
-std::atomic<int64_t> allocations{0}, largest{0};
+std::atomic<int64_t> allocations{0}, largest{0}, threads_started{0};
 }
 
 // The pair below is consistent with itself; g++ 12 sees only that free() meets a pointer from operator new.
@@ -27,6 +30,14 @@ void operator delete(void* p) noexcept {
 }
 void operator delete(void* p, size_t) noexcept {
   std::free(p);
+}
+
+// In front of the C library's, which does the work.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
+                              void* argument) {
+  threads_started.fetch_add(1, std::memory_order_relaxed);
+  static const auto next = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  return next(thread, attributes, body, argument);
 }
 
 namespace kdelta::test {
@@ -69,6 +80,16 @@ TEST(SteadyState, DecodingAllocatesNothingPerToken) {
     ASSERT_NE(r, nullptr);
     EXPECT_GE(r->pages.size(), 3u) << "two page borders lie behind it";
   }
+}
+
+// Two steps are planned, a prefill and a decode, each with a team of its own at most; then the engine has its team.
+TEST(Load, PlansItsMemoryOnce) {
+  LoadOptions load{.model = "tests/golden/linear_a"};
+  load.threads = 2;
+  threads_started = 0;
+  const Engine engine = Engine::load(load);
+  EXPECT_GE(threads_started.load(), 1);
+  EXPECT_LE(threads_started.load(), 3);
 }
 
 TEST(SteadyState, LogitsGoToTheFileAsTheyAreMade) {
