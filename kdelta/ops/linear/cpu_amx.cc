@@ -6,7 +6,7 @@
 namespace kdelta {
 
 void linear_amx(const Exec& ex, const LinearArgs& a, const LinearDesc&, void* scratch) {
-  project_packed<TileKernel<AmxTiles>>(ex, linear_projection(a), scratch);
+  project_packed<TileKernel<AmxTiles>>(ex, linear_projections(a), scratch);
 }
 
 }  // namespace kdelta

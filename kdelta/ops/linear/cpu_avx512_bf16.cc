@@ -5,7 +5,7 @@
 namespace kdelta {
 
 void linear_avx512_bf16(const Exec& ex, const LinearArgs& a, const LinearDesc&, void* scratch) {
-  project_packed<PackKernel>(ex, linear_projection(a), scratch);
+  project_packed<PackKernel>(ex, linear_projections(a), scratch);
 }
 
 }  // namespace kdelta

@@ -15,6 +15,15 @@ constexpr LinearVariant kVariants[] = {
 #undef KDELTA_VARIANT
 };
 
+void check_part(const LinearArgs& a, const LinearPart& p) {
+  const int64_t T = a.x.dim(0), K = a.x.dim(1);
+  expect_matrix(p.w, p.w.rows, K, "linear: more: w");
+  if (p.w.dtype != a.w.dtype)
+    fail(ErrorCode::invalid_argument, "linear: more: w: dtype ", dtype_name(p.w.dtype), ", the first part has ",
+         dtype_name(a.w.dtype));
+  expect_activation(p.out, {T, p.w.rows}, "linear: more: out");
+}
+
 void check(const LinearArgs& a) {
   if (a.x.shape.rank != 2)
     fail(ErrorCode::invalid_argument, "linear: x: shape ", to_string(a.x.shape), ", expected [T, K]");
@@ -23,6 +32,9 @@ void check(const LinearArgs& a) {
   expect_activation(a.x, {T, K}, "linear: x");
   expect_matrix(a.w, N, K, "linear: w");
   expect_activation(a.out, {T, N}, "linear: out");
+  if (a.more.size() >= static_cast<size_t>(kMaxLinearParts))
+    fail(ErrorCode::invalid_argument, "linear: more: ", a.more.size(), " parts, expected fewer than ", kMaxLinearParts);
+  for (const LinearPart& p : a.more) check_part(a, p);
   if (a.addend.null()) return;
   expect_view(a.addend, {T, N}, "linear: addend");
   expect_dtype(a.addend.dtype, {a.out.dtype}, "linear: addend");
@@ -51,16 +63,23 @@ int64_t linear_tile_scratch(const LinearDesc& d) {
 }
 
 Cost linear_cost(const LinearArgs& a) {
-  const auto T = static_cast<double>(a.x.dim(0)), K = static_cast<double>(a.w.cols), N = static_cast<double>(a.w.rows);
-  const auto out = static_cast<double>(dtype_bytes(a.out.dtype) * (a.addend.null() ? 1 : 2));
-  return {.bytes = static_cast<double>(a.w.bytes()) + T * K * static_cast<double>(dtype_bytes(a.x.dtype)) + T * N * out,
-          .flops = 2 * T * K * N};
+  const auto T = static_cast<double>(a.x.dim(0)), K = static_cast<double>(a.w.cols);
+  Cost cost{.bytes = T * K * static_cast<double>(dtype_bytes(a.x.dtype)), .flops = 0};
+  const auto add = [&](const Matrix& w, int64_t out_bytes) {
+    const auto N = static_cast<double>(w.rows);
+    cost.bytes += static_cast<double>(w.bytes()) + T * N * static_cast<double>(out_bytes);
+    cost.flops += 2 * T * K * N;
+  };
+  add(a.w, dtype_bytes(a.out.dtype) * (a.addend.null() ? 1 : 2));
+  for (const LinearPart& p : a.more) add(p.w, dtype_bytes(p.out.dtype));
+  return cost;
 }
 
 void linear(const Exec& ex, const LinearArgs& args) {
   check(args);
-  const LinearDesc desc{target_of(ex), args.x.dtype, args.w.dtype, args.out.dtype,
-                        args.x.dim(0), args.w.cols,  args.w.rows};
+  int64_t rows = args.w.rows;
+  for (const LinearPart& p : args.more) rows += p.w.rows;
+  const LinearDesc desc{target_of(ex), args.x.dtype, args.w.dtype, args.out.dtype, args.x.dim(0), args.w.cols, rows};
   run_op(ex, "linear", linear_variants(), args, desc, linear_cost(args));
 }
 

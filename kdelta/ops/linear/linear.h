@@ -3,18 +3,32 @@
 // exactly on the way. Exact: for one variant the bits of out[t, n] depend on x[t, :], w[n, :] and addend[t, n] alone,
 // never on T, N or threads. x f32 is the parity path: every product and sum in fp32. x bf16: products of bf16 values,
 // fp32 sums.
+//
+// Projections of the same x can be one call: weights that lie apart in the file are the rows of one matrix here, each
+// part with an output of its own. The team meets once for all of them and x is packed once; bits are those of a call
+// per part.
 #pragma once
+
+#include <span>
 
 #include "kdelta/core/exec.h"
 #include "kdelta/core/matrix.h"
 
 namespace kdelta {
 
+inline constexpr int kMaxLinearParts = 8;
+
+struct LinearPart {
+  Matrix w;     // [N', K] in the dtype of the first part's
+  AnyView out;  // [T, N'] f32 or bf16, row stride free
+};
+
 struct LinearArgs {
   AnyConstView x;       // [T, K] f32 or bf16, row stride free
   Matrix w;             // [N, K] f32, bf16, MXFP8 or MXFP4 (K a multiple of 32 for the MX formats)
   AnyConstView addend;  // null, or [T, N] in out's dtype, row stride free; may be out itself
   AnyView out;  // [T, N] f32 or bf16, row stride free (a column range of a wider buffer is fine); may not overlap x
+  std::span<const LinearPart> more = {};  // further parts, fewer than kMaxLinearParts; outputs may not overlap
 };
 
 Cost linear_cost(const LinearArgs& args);

@@ -15,7 +15,7 @@ bool tiles_compiled() {
 void linear_emulated(const Exec& ex, const LinearArgs& a) {
   const LinearDesc d{target_of(ex), a.x.dtype, a.w.dtype, a.out.dtype, a.x.dim(0), a.w.cols, a.w.rows};
   Arena::Scope scope(*ex.scratch);
-  project_packed<TileKernel<EmulatedTiles>>(ex, linear_projection(a), ex.scratch->take(linear_tile_scratch(d)));
+  project_packed<TileKernel<EmulatedTiles>>(ex, linear_projections(a), ex.scratch->take(linear_tile_scratch(d)));
 }
 
 void grouped_linear_emulated(const Exec& ex, const GroupedLinearArgs& a) {

@@ -226,10 +226,10 @@ KDELTA_INLINE __m512i block_of_lane() {
   return _mm512_srli_epi32(lanes, F::kVectors == 4 ? 2 : 3);
 }
 
-// Four rows x TT tokens over one segment.
+// Four rows x TT tokens over one segment. Not inlined: its loops are big, and there is one for every TT.
 template <class F, int TT>
-KDELTA_INLINE void multiply_rows(const FileRow (&rows)[4], const Segment& s, int64_t K, const bf16* x, bool first,
-                                 bool (&outside)[4], float* sums) {
+__attribute__((noinline)) void multiply_rows(const FileRow (&rows)[4], const Segment& s, int64_t K, const bf16* x,
+                                             bool first, bool (&outside)[4], float* sums) {
   constexpr int kV = F::kVectors;
   __m512 acc[TT][4];
   zero<TT>(acc);
@@ -267,17 +267,34 @@ KDELTA_INLINE void multiply_rows(const FileRow (&rows)[4], const Segment& s, int
   keep_sums<TT>(acc, first, sums);
 }
 
-// Columns [k, end) of the panel at n times TT tokens.
-template <class F, int TT>
-__attribute__((noinline)) void multiply_panel_rows(const Matrix& w, int64_t n, int64_t k, int64_t end, const bf16* x,
-                                                   __mmask16& outside, float* sums) {
+// f(integral constant) for `tokens` of 1 .. kMost.
+template <int kMost, class F>
+KDELTA_INLINE void with_tokens(int64_t tokens, F&& f) {
+  if constexpr (kMost > 1) {
+    if (tokens < kMost) return with_tokens<kMost - 1>(tokens, f);
+  }
+  f(std::integral_constant<int, kMost>{});
+}
+
+// Columns [k, end) of the panel at n, all tokens of a pass.
+template <class F>
+KDELTA_INLINE void multiply_few(const Matrix& w, int64_t n, const Pass& pass, int64_t k, int64_t end,
+                                __mmask16& outside, float* sums) {
+  constexpr int kMost = F::kFileTokens < kTokenTile ? F::kFileTokens : kTokenTile;
   for (int64_t quad = 0; quad < 4 && n + 4 * quad < w.rows; ++quad) {
     FileRow rows[4];
     bool out[4] = {};
     for (int64_t r = 0; r < 4; ++r) rows[r] = file_row(w, n + 4 * quad + r);
-    for (int64_t at = k; at < end; at += kSegment)
-      multiply_rows<F, TT>(rows, segment_at<F>(at, end), w.cols, x + at * TT, at == 0, out,
-                           sums + quad * kTileFloats16);
+    for (int64_t at = k; at < end; at += kSegment) {
+      const Segment s = segment_at<F>(at, end);
+      for (int64_t t = 0; t < pass.count; t += kTokenTile)
+        with_tokens<kMost>(
+            pass.count - t, [&](auto tokens) __attribute__((always_inline)) {
+              multiply_rows<F, decltype(tokens)::value>(rows, s, w.cols, pass.x + at * pass.count + t * s.padded,
+                                                        at == 0, out,
+                                                        sums + (t / kTokenTile * 4 + quad) * kTileFloats16);
+            });
+    }
     for (int r = 0; r < 4; ++r) outside |= static_cast<__mmask16>((out[r] ? 1u : 0u) << (4 * quad + r));
   }
 }
@@ -322,15 +339,16 @@ __attribute__((noinline)) unsigned unpack_rows(const Matrix& w, int64_t n, int64
 struct NextWeights {
   const uint8_t* row;
   int64_t stride, lines;
-};
+  int64_t line = 0, rows = 0;  // fetched already: `rows` whole ones, then `line` lines
 
-// Part `i` of `parts` of them into L2, so that memory works while tiles are multiplied.
-KDELTA_INLINE void fetch_part(const NextWeights& next, int64_t i, int64_t parts) {
-  const int64_t all = kUnpackRows * next.lines, end = all * (i + 1) / parts;
-  for (int64_t line = all * i / parts; line < end; ++line)
-    _mm_prefetch(reinterpret_cast<const char*>(next.row + line / next.lines * next.stride + line % next.lines * 64),
-                 _MM_HINT_T1);
-}
+  // The next `count` lines into L2, so that memory works while tiles are multiplied.
+  KDELTA_INLINE void fetch(int64_t count) {
+    for (; count > 0 && rows < kUnpackRows; --count) {
+      _mm_prefetch(reinterpret_cast<const char*>(row + line * 64), _MM_HINT_T1);
+      if (++line == lines) line = 0, ++rows, row += stride;
+    }
+  }
+};
 
 template <int TT>
 KDELTA_INLINE void multiply_quads(const bf16* words, int64_t rows, const bf16* x, int64_t columns, bool first,
@@ -342,32 +360,18 @@ KDELTA_INLINE void multiply_quads(const bf16* words, int64_t rows, const bf16* x
 // All tokens of a pass against one segment of `rows` unpacked rows. `cold`: nobody has read these tokens yet, so each
 // tile has the next one fetched.
 KDELTA_INLINE void multiply_unpacked(const bf16* words, int64_t rows, const bf16* x, int64_t tokens, int64_t columns,
-                                     bool first, const NextWeights& next, bool cold, float* sums) {
+                                     bool first, NextWeights next, bool cold, float* sums) {
   const int64_t tiles = (tokens + kTokenTile - 1) / kTokenTile;
+  const int64_t part = (kUnpackRows * next.lines + tiles - 1) / tiles;
   for (int64_t i = 0; i < tiles; ++i, x += kTokenTile * columns, sums += 4 * kTileFloats16) {
-    fetch_part(next, i, tiles);
+    next.fetch(part);
     if (cold)
       for (int64_t c = 0; c < kTokenTile * columns; c += 32)
         _mm_prefetch(reinterpret_cast<const char*>(x + kTokenTile * columns + c), _MM_HINT_T1);
-    switch (tokens - i * kTokenTile) {
-      case 1:
-        multiply_quads<1>(words, rows, x, columns, first, sums);
-        break;
-      case 2:
-        multiply_quads<2>(words, rows, x, columns, first, sums);
-        break;
-      case 3:
-        multiply_quads<3>(words, rows, x, columns, first, sums);
-        break;
-      case 4:
-        multiply_quads<4>(words, rows, x, columns, first, sums);
-        break;
-      case 5:
-        multiply_quads<5>(words, rows, x, columns, first, sums);
-        break;
-      default:
-        multiply_quads<6>(words, rows, x, columns, first, sums);
-    }
+    with_tokens<kTokenTile>(
+        tokens - i * kTokenTile, [&](auto count) __attribute__((always_inline)) {
+          multiply_quads<decltype(count)::value>(words, rows, x, columns, first, sums);
+        });
   }
 }
 
@@ -395,17 +399,7 @@ KDELTA_INLINE void multiply_many(const Matrix& w, int64_t n, const Pass& pass, i
 template <class F>
 KDELTA_INLINE void multiply_columns(const Matrix& w, int64_t n, const Pass& pass, int64_t k, int64_t end, bool cold,
                                     bf16* words, __mmask16& outside, float* sums) {
-  auto few = [&](auto tokens) __attribute__((always_inline)) {
-    multiply_panel_rows<F, decltype(tokens)::value>(w, n, k, end, pass.x, outside, sums);
-  };
-  if (pass.count == 1) return few(std::integral_constant<int, 1>{});
-  if (pass.count == 2) return few(std::integral_constant<int, 2>{});
-  if (pass.count == 3) return few(std::integral_constant<int, 3>{});
-  if (pass.count == 4) return few(std::integral_constant<int, 4>{});
-  if constexpr (F::kFusedTokens == 6) {
-    if (pass.count == 5) return few(std::integral_constant<int, 5>{});
-    if (pass.count == 6) return few(std::integral_constant<int, 6>{});
-  }
+  if (pass.count <= F::kFileTokens) return multiply_few<F>(w, n, pass, k, end, outside, sums);
   multiply_many<F>(w, n, pass, k, end, cold, words, outside, sums);
 }
 

@@ -18,20 +18,23 @@ KDELTA_INLINE int64_t packed_scratch_bytes(int64_t T, int64_t K, int threads) {
   return Sizes::packed(T < Sizes::kTokens ? T : Sizes::kTokens, K) + threads * Sizes::thread(T, K);
 }
 
-// One projection; `scratch` has packed_scratch_bytes<Kernel::Sizes>.
+// The parts share their tokens, which are packed once; `scratch` has packed_scratch_bytes<Kernel::Sizes>.
 template <class Kernel>
-void project_packed(const Exec& ex, const Projection& all, void* scratch) {
+void project_packed(const Exec& ex, const ProjectionList& all, void* scratch) {
   using Sizes = typename Kernel::Sizes;
-  const int64_t K = all.w.cols, panels = panel_count(all.w.rows);
-  char* threads = static_cast<char*>(scratch) + Sizes::packed(all.T < Sizes::kTokens ? all.T : Sizes::kTokens, K);
-  for (int64_t first = 0; first < all.T; first += Sizes::kTokens) {
-    const Projection p = token_range(all, first, all.T - first < Sizes::kTokens ? all.T - first : Sizes::kTokens);
+  const int64_t T = all.part[0].T, K = all.part[0].w.cols, panels = all.panels();
+  char* threads = static_cast<char*>(scratch) + Sizes::packed(T < Sizes::kTokens ? T : Sizes::kTokens, K);
+  for (int64_t first = 0; first < T; first += Sizes::kTokens) {
+    const ProjectionList list = all.tokens(first, T - first < Sizes::kTokens ? T - first : Sizes::kTokens);
+    const Projection& p = list.part[0];
     auto pack = [&](int64_t begin, int64_t end) {
       Kernel::pack(p, begin * Sizes::kUnit, end * Sizes::kUnit < p.T ? end * Sizes::kUnit : p.T, scratch);
     };
     parallel_for(ex, (p.T + Sizes::kUnit - 1) / Sizes::kUnit, 65536 / (2 * Sizes::kUnit * K) + 1, pack);
     auto multiply = [&](int rank, int64_t begin, int64_t end) {
-      Kernel::multiply(p, scratch, begin, end, threads + rank * Sizes::thread(all.T, K));
+      list.for_each(begin, end, [&](const Projection& part, int64_t at, int64_t last) {
+        Kernel::multiply(part, scratch, at, last, threads + rank * Sizes::thread(T, K));
+      });
     };
     parallel_for_ranked(ex, panels, group_grain(panels, ex.threads->size()), multiply);
   }

@@ -46,6 +46,39 @@ KDELTA_INLINE int64_t panel_count(int64_t rows) {
   return (rows + kPanelRows - 1) / kPanelRows;
 }
 
+// Projections of the same tokens by weights of one dtype and width, worked on as one: items number the panels of all of
+// them in order.
+struct ProjectionList {
+  static constexpr int kMost = 8;
+  Projection part[kMost];
+  int count = 0;
+
+  KDELTA_INLINE int64_t panels() const {
+    int64_t n = 0;
+    for (int i = 0; i < count; ++i) n += panel_count(part[i].w.rows);
+    return n;
+  }
+  KDELTA_INLINE ProjectionList tokens(int64_t first, int64_t n) const {
+    ProjectionList list;
+    for (; list.count < count; ++list.count) list.part[list.count] = token_range(part[list.count], first, n);
+    return list;
+  }
+  // f(projection, first panel, last panel) for the items [begin, end).
+  template <class F>
+  KDELTA_INLINE void for_each(int64_t begin, int64_t end, F&& f) const {
+    for (int i = 0; i < count && begin < end; ++i) {
+      const int64_t panels = panel_count(part[i].w.rows);
+      if (begin < panels) {
+        const int64_t last = end < panels ? end : panels;
+        f(part[i], begin, last);
+        begin = last;
+      }
+      begin -= panels;
+      end -= panels;
+    }
+  }
+};
+
 // Panels per hand-out: about 256 KB of weights, so that a piece streams and the team still balances.
 KDELTA_INLINE int64_t panel_grain(int64_t row_bytes, int64_t panels, int threads) {
   const int64_t by_size = (int64_t{256} << 10) / (kPanelRows * (row_bytes > 0 ? row_bytes : 1));

@@ -2,7 +2,9 @@
 // vectors of 32 words, scale already applied, exact. They lie as unpacking is cheapest, and tokens are packed to match
 // (dot_bf16.h): word i of vector v is column kVectors * i + v of the 32 * kVectors columns that the bytes hold.
 //
-// Scales and ranges are those of weight_words.h.
+// Up to kFileTokens tokens are multiplied with rows as they lie in the file: what registers hold beside the words of a
+// row, or, where nothing is unpacked, while memory still is the slower side. Scales and ranges are those of
+// weight_words.h.
 #pragma once
 
 #include "kdelta/ops/common/cpu/weight_words.h"
@@ -11,13 +13,13 @@ namespace kdelta {
 
 struct Bf16Row {
   static constexpr bool kScaled = false;
-  static constexpr int kVectors = 1, kFusedTokens = 6;
+  static constexpr int kVectors = 1, kFileTokens = 6;
   static KDELTA_INLINE void expand(__m512i bytes, __m512i, __m512i (&out)[1]) { out[0] = bytes; }
 };
 
 struct Fp4Row {
   static constexpr bool kScaled = true;
-  static constexpr int kVectors = 4, kFusedTokens = 6;
+  static constexpr int kVectors = 4, kFileTokens = 6;
   static constexpr int kLow = Fp4Words::kLow, kTop = Fp4Words::kTop;
 
   // A word of the file holds four codes; vpermw looks at the low five bits, and the table repeats after four of them.
@@ -40,7 +42,7 @@ consteval std::array<uint8_t, 128> fp8_bytes(std::array<uint16_t, 128> words, in
 template <class Words>
 struct Fp8Row {
   static constexpr bool kScaled = true;
-  static constexpr int kVectors = 2, kFusedTokens = 4;
+  static constexpr int kVectors = 2, kFileTokens = 4;
   static constexpr int kLow = Words::kLow, kTop = Words::kTop;
   alignas(64) static constexpr std::array<uint8_t, 128> kLowBytes = fp8_bytes(Words::kTable, 0);
   alignas(64) static constexpr std::array<uint8_t, 128> kHighBytes = fp8_bytes(Words::kTable, 8);
