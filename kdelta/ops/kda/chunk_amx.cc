@@ -54,30 +54,6 @@ KDELTA_INLINE __m512i row_halves(V a, V b) {
   return _mm512_permutex2var_epi16(_mm512_castps_si512(a.v), lanes, _mm512_castps_si512(b.v));
 }
 
-KDELTA_INLINE void transpose16(__m512i r[16]) {
-  __m512i a[16];
-  for (int i = 0; i < 16; i += 2) {
-    a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4)
-    for (int j = 0; j < 2; ++j) {
-      r[i + 2 * j] = _mm512_unpacklo_epi64(a[i + j], a[i + 2 + j]);
-      r[i + 2 * j + 1] = _mm512_unpackhi_epi64(a[i + j], a[i + 2 + j]);
-    }
-  // r[4g + c]: in each 128-bit lane l, column 4l + c of rows 4g .. 4g + 3.
-  for (int c = 0; c < 4; ++c) {
-    const __m512i t0 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88), t1 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
-    const __m512i t2 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88),
-                  t3 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
-    a[c] = _mm512_shuffle_i32x4(t0, t2, 0x88);
-    a[4 + c] = _mm512_shuffle_i32x4(t1, t3, 0x88);
-    a[8 + c] = _mm512_shuffle_i32x4(t0, t2, 0xdd);
-    a[12 + c] = _mm512_shuffle_i32x4(t1, t3, 0xdd);
-  }
-  for (int i = 0; i < 16; ++i) r[i] = a[i];
-}
-
 template <int kParts>
 struct TileForm {
   using Session = TileSession;

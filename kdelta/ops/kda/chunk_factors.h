@@ -32,13 +32,9 @@ KDELTA_INLINE V sums16(const V v[16]) {
   return {_mm512_insertf32x8(_mm512_castps256_ps512(sums8(v)), sums8(v + 8), 1)};
 }
 
-// f(d, n): 16 channels from d on, n of them real.
-template <class F>
-KDELTA_INLINE void for_channels(int64_t K, int64_t Kp, F&& f) {
-  int64_t d = 0;
-  for (; d + 16 <= K; d += 16) f(d, int64_t{16});
-  for (; d < Kp; d += 16) f(d, K > d ? K - d : int64_t{0});
-}
+// The channels of q and k that are read beside the gates: what read_decay takes at once.
+inline constexpr int64_t kBeside = 16 * kda_cpu::kGateVectors<V>;
+static_assert(kda_cpu::kGateVectors<V> == 8);
 
 // Tokens [t, t + count) of the call to rows; identities (q = k = beta = 0, decay 1) behind them. mix gets its diagonal.
 KDELTA_INLINE void read_tokens(const KdaArgs& a, const Task& task, int64_t t, int64_t count, Rows& x, Block& b) {
@@ -50,15 +46,17 @@ KDELTA_INLINE void read_tokens(const KdaArgs& a, const Task& task, int64_t t, in
     if (i < count) {
       const bf16 *q_in = a.q.at<const bf16>(t + i, task.h), *k_in = a.k.at<const bf16>(t + i, task.h);
       kda_cpu::prefetch_token(a, t + i + kda_cpu::kPrefetchTokens, task.h);
-      for_channels(x.K, x.Kp, [&](int64_t d, int64_t n) {
+      auto read = [&](int64_t d, int64_t n) KDELTA_FLAT {
         const V qv = simd::load_lanes<V>(q_in + d, n), kv = simd::load_lanes<V>(k_in + d, n);
         qv.store(q + d);
         kv.store(k + d);
         sq = V::fma(qv, qv, sq);
         sk = V::fma(kv, kv, sk);
         both = V::fma(qv, kv, both);
-      });
-      kda_cpu::read_decay<V>(a, task.h, t + i, A, x.K, decay);
+      };
+      kda_cpu::read_decay<V>(a, task.h, t + i, A, x.K, decay,
+                             [&](int64_t d, int e) KDELTA_FLAT { read(d + 16 * e, 16); });
+      for (int64_t d = x.K / kBeside * kBeside; d < x.Kp; d += 16) read(d, x.K >= d + 16 ? 16 : x.K > d ? x.K - d : 0);
       for (int64_t d = x.K; d < x.Kp; ++d) decay[d] = 1.0f;
       b.beta[i] = kda_cpu::scalar(a.beta, t + i, task.h);
     } else {

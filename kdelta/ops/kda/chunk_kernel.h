@@ -121,15 +121,16 @@ KDELTA_INLINE void pack_scaled(const Panel& p, int64_t Kp, const V sum[2]) {
     scale[j] = Operand::scale(sum[j]);
     Operand::inverse(scale[j]).store(p.s_scale + 16 * j);
   }
-  const float* state = p.s;
+  const float* s = p.s;
   uint32_t* packed = p.s16;
-  for (int64_t g = 0; g < Kp; g += 32)
-    for (int64_t m = 0; m < 16; ++m) {
-      const float* s = state + (g + Operand::channel(m)) * W;
-      uint32_t* out = packed + (g / 2 + m) * W;
-      for (int64_t j = 0; j < 2; ++j)
-        _mm512_storeu_si512(out + 16 * j, Operand::pair(V::load(s + 16 * j), V::load(s + W + 16 * j), scale[j]));
-    }
+  for (int64_t g = 0; g < Kp; g += 32, s += 32 * W, packed += 16 * W)
+    unroll<16>([&](auto m) KDELTA_FLAT {
+      constexpr int64_t at = Operand::channel(m) * W;
+      unroll<2>([&](auto j) KDELTA_FLAT {
+        const V even = V::load(s + at + 16 * j), odd = V::load(s + at + W + 16 * j);
+        _mm512_storeu_si512(packed + m * W + 16 * j, Operand::pair(even, odd, scale[j]));
+      });
+    });
 }
 
 // kHalf rows of `a` [C, Kp/2] times the panel's state: result(r, j, value) with value unscaled by rows.

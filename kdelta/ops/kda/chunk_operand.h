@@ -15,6 +15,30 @@ using V = simd::Avx512;
 // Behind a lambda's parameters: it must not become a call, which would move registers to memory.
 #define KDELTA_FLAT __attribute__((always_inline))
 
+KDELTA_INLINE void transpose16(__m512i r[16]) {
+  __m512i a[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4)
+    for (int j = 0; j < 2; ++j) {
+      r[i + 2 * j] = _mm512_unpacklo_epi64(a[i + j], a[i + 2 + j]);
+      r[i + 2 * j + 1] = _mm512_unpackhi_epi64(a[i + j], a[i + 2 + j]);
+    }
+  // r[4g + c]: in each 128-bit lane l, column 4l + c of rows 4g .. 4g + 3.
+  for (int c = 0; c < 4; ++c) {
+    const __m512i t0 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88), t1 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
+    const __m512i t2 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88),
+                  t3 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+    a[c] = _mm512_shuffle_i32x4(t0, t2, 0x88);
+    a[4 + c] = _mm512_shuffle_i32x4(t1, t3, 0x88);
+    a[8 + c] = _mm512_shuffle_i32x4(t0, t2, 0xdd);
+    a[12 + c] = _mm512_shuffle_i32x4(t1, t3, 0xdd);
+  }
+  for (int i = 0; i < 16; ++i) r[i] = a[i];
+}
+
 struct Fixed {
   using Acc = __m512i;
   static constexpr bool kScaled = true;
@@ -38,9 +62,11 @@ struct Fixed {
   static KDELTA_INLINE __m512i row(V a, V b, V scale) {
     return _mm512_packs_epi32(_mm512_cvtps_epi32((a * scale).v), _mm512_cvtps_epi32((b * scale).v));
   }
-  // The same lane of two rows to one pair.
+  // The same lane of two rows to one pair. A number at 1.5 2^23 has its integer part in its low bits, so the sum with
+  // it rounds and converts at once.
   static KDELTA_INLINE __m512i pair(V even, V odd, V scale) {
-    const __m512i e = _mm512_cvtps_epi32((even * scale).v), o = _mm512_cvtps_epi32((odd * scale).v);
+    const V at = V::set1(12582912.0f);
+    const __m512i e = _mm512_castps_si512(V::fma(even, scale, at).v), o = _mm512_castps_si512(V::fma(odd, scale, at).v);
     return _mm512_mask_blend_epi16(0xaaaaaaaau, e, _mm512_slli_epi32(o, 16));
   }
   // First channel of the m-th pair of a group of 32 that row() wrote.

@@ -9,6 +9,15 @@
 namespace kdelta::kda_chunk {
 inline namespace KDELTA_KDA_ISA {
 
+// 16 x 16 numbers, rows `in_stride` apart, to their transpose.
+template <class From, class To>
+KDELTA_INLINE void transpose_square(const From* in, int64_t in_stride, To* out, int64_t out_stride) {
+  __m512i r[16];
+  for (int i = 0; i < 16; ++i) r[i] = _mm512_castps_si512(V::load(in + i * in_stride).v);
+  transpose16(r);
+  for (int i = 0; i < 16; ++i) V{_mm512_castsi512_ps(r[i])}.store(out + i * out_stride);
+}
+
 // One head of one prefill sequence.
 template <class Form, class S>
 class Run {
@@ -39,13 +48,25 @@ class Run {
       src = kda_cpu::state_rows<S>(a_, task_, *a_.seq.slot.at(task_.n, a_.seq.accepted.data[task_.n] - 1));
     for (int64_t c = 0; c < width_; c += W) {
       const Panel p = w_.panel(c);
-      kda_cpu::load_panel<V>(src == nullptr ? src : src + c * K_, left(c), K_, Kp_, W, p.s);
+      if (src == nullptr)
+        for (int64_t i = 0; i < Kp_ * W; i += 16) V::zero().store(p.s + i);
+      else if (squares(c))
+        for (int64_t d = 0; d < K_; d += 16)
+          for (int64_t j = 0; j < W; j += 16) transpose_square(src + (c + j) * K_ + d, K_, p.s + d * W + j, W);
+      else
+        kda_cpu::load_panel<V>(src + c * K_, left(c), K_, Kp_, W, p.s);
       Form::pack_state(p, Kp_);
     }
   }
 
+  // A panel is made of whole squares of the state.
+  bool squares(int64_t column) const { return K_ % 32 == 0 && left(column) == W; }
+
   void store(const Panel& p, int64_t column, int64_t slot) {
-    kda_cpu::store_panel<V>(p.s, left(column), K_, W, kda_cpu::state_rows<S>(a_, task_, slot) + column * K_);
+    S* to = kda_cpu::state_rows<S>(a_, task_, slot) + column * K_;
+    if (!squares(column)) return kda_cpu::store_panel<V>(p.s, left(column), K_, W, to);
+    for (int64_t j = 0; j < W; j += 16)
+      for (int64_t d = 0; d < K_; d += 16) transpose_square(p.s + d * W + j, W, to + j * K_ + d, K_);
   }
 
   void chunk(int64_t first, int64_t count) {

@@ -157,16 +157,19 @@ KDELTA_INLINE V reciprocal(V y) {
 #if defined(__AVX512DQ__)
 // x <- 2^x for |x| <= 126 and NaN, by an integer addition to the exponent: conversions, additions and integer
 // operations run beside multiplications, vreduceps and vscalefps in their place. c: the polynomial, highest first.
-template <class V, int N, int M>
-KDELTA_INLINE void exp2_normal(V (&x)[N], const float (&c)[M]) {
+// beside(0) to beside(3) are run where this waits.
+template <class V, int N, int M, class F>
+KDELTA_INLINE void exp2_normal(V (&x)[N], const float (&c)[M], F&& beside) {
   V n[N], p[N];
-  for (int i = 0; i < N; ++i) {
-    n[i] = x[i].round();
-    x[i] = x[i] - n[i];
-    p[i] = V::set1(c[0]);
-  }
-  for (int m = 1; m < M; ++m)
+  for (int i = 0; i < N; ++i) n[i] = x[i].round();
+  beside(0);
+  for (int i = 0; i < N; ++i) x[i] = x[i] - n[i];
+  for (int i = 0; i < N; ++i) p[i] = V::fma(V::set1(c[0]), x[i], V::set1(c[1]));
+  beside(1);
+  for (int m = 2; m < M; ++m) {
     for (int i = 0; i < N; ++i) p[i] = V::fma(p[i], x[i], V::set1(c[m]));
+    if (m < 4) beside(m);
+  }
   for (int i = 0; i < N; ++i) {
     const __m512i e = _mm512_slli_epi32(_mm512_cvtps_epi32(n[i].v), 23);
     x[i] = {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p[i].v), e))};
@@ -175,18 +178,19 @@ KDELTA_INLINE void exp2_normal(V (&x)[N], const float (&c)[M]) {
 
 // z <- exp(lower_bound sigmoid(A z)) on 512-bit vectors. Inside the sigmoid the exponential is minimax (7e-8 of g); the
 // outer one is exact at 0 in value and slope (3e-9), and its argument, at least -7.3, needs no bound.
-template <class V, int N>
-KDELTA_INLINE void bounded_decay(V (&z)[N], V A, V lower_bound) {
+template <class V, int N, class F>
+KDELTA_INLINE void bounded_decay(V (&z)[N], V A, V lower_bound, F&& beside) {
   const V a = A * V::set1(-1.44269504f), bound = lower_bound * V::set1(1.44269504f);
   // 2^126 makes g a denormal; min and max keep a NaN in their second operand.
   for (int i = 0; i < N; ++i) z[i] = V::max(V::set1(-126.0f), V::min(V::set1(126.0f), a * z[i]));
-  exp2_normal(z, {1.32764722e-3f, 9.67554133e-3f, 5.55071327e-2f, 2.40221197e-1f, 6.93146967e-1f, 1.0f});
+  exp2_normal(z, {1.32764722e-3f, 9.67554133e-3f, 5.55071327e-2f, 2.40221197e-1f, 6.93146967e-1f, 1.0f}, beside);
   for (int i = 0; i < N; ++i) {
     const V y = V::set1(1.0f) + z[i], r = {_mm512_rcp14_ps(y.v)}, g = bound * r;
-    z[i] = V::fma(g, V::set1(1.0f) - y * r, g);
+    z[i] = V::fma(g, {_mm512_fnmadd_ps(y.v, r.v, V::set1(1.0f).v)}, g);
   }
-  exp2_normal(z,
-              {1.53211547e-4f, 1.33901615e-3f, 9.61852630e-3f, 5.55036225e-2f, 2.40226475e-1f, 6.93147181e-1f, 1.0f});
+  exp2_normal(
+      z, {1.53211547e-4f, 1.33901615e-3f, 9.61852630e-3f, 5.55036225e-2f, 2.40226475e-1f, 6.93147181e-1f, 1.0f},
+      [&](int i) __attribute__((always_inline)) { beside(4 + i); });
 }
 #endif
 
@@ -202,12 +206,18 @@ KDELTA_INLINE void to_sigmoid(V (&x)[N]) {
   }
 }
 
+// Eight independent pieces of work, beside(0) to beside(7), for the time in which gates wait for one another; each is
+// run once.
+struct Nothing {
+  KDELTA_INLINE void operator()(int) const {}
+};
+
 // z: raw gates plus bias, replaced by exp(g).
-template <class V, int N, KdaGate kKind>
-KDELTA_INLINE void decay_of(V (&z)[N], V A, V lower_bound) {
+template <class V, int N, KdaGate kKind, class F>
+KDELTA_INLINE void decay_of(V (&z)[N], V A, V lower_bound, F&& beside) {
   if constexpr (kKind == KdaGate::bounded) {
 #if defined(__AVX512DQ__)
-    if constexpr (V::kLanes == 16) return bounded_decay(z, A, lower_bound);
+    if constexpr (V::kLanes == 16) return bounded_decay(z, A, lower_bound, beside);
 #endif
     for (int i = 0; i < N; ++i) z[i] = A * z[i];
     to_sigmoid(z);
@@ -220,43 +230,53 @@ KDELTA_INLINE void decay_of(V (&z)[N], V A, V lower_bound) {
     for (int i = 0; i < N; ++i) z[i] = V::zero() - A * (V::max(V::zero(), z[i]) + log1p_unit(e[i]));
   }
   exp_nonpositive(z);
+  for (int i = 0; i < 8; ++i) beside(i);
 }
 
-template <class V, int N, KdaGate kKind, class T>
-KDELTA_INLINE void read_decays(const T* x, const float* bias, V A, V lower_bound, int64_t n, float* out) {
+template <class V, int N, KdaGate kKind, class T, class F = Nothing>
+KDELTA_INLINE void read_decays(const T* x, const float* bias, V A, V lower_bound, int64_t n, float* out,
+                               F&& beside = {}) {
   V z[N];
   for (int i = 0; i < N; ++i)
     z[i] = simd::load_lanes<V>(x + i * V::kLanes, n) + simd::load_lanes<V>(bias + i * V::kLanes, n);
-  decay_of<V, N, kKind>(z, A, lower_bound);
+  decay_of<V, N, kKind>(z, A, lower_bound, beside);
   for (int i = 0; i < N; ++i) simd::store_lanes(z[i], out + i * V::kLanes, n);
 }
 
-// exp(g) of one token and head from its raw gates; what lies behind K stays.
-template <class V, KdaGate kKind, class T>
-KDELTA_INLINE void read_decay_row(const T* x, const float* bias, float A, float lower_bound, int64_t K, float* out) {
+// exp(g) of one token and head from its raw gates; what lies behind K stays. beside(d) is called once for every 128
+// channels whole, from d on.
+template <class V, KdaGate kKind, class T, class F>
+KDELTA_INLINE void read_decay_row(const T* x, const float* bias, float A, float lower_bound, int64_t K, float* out,
+                                  F&& beside) {
   constexpr int64_t L = V::kLanes;
   constexpr int N = kGateVectors<V>;
   const V va = V::set1(A), vl = V::set1(lower_bound);
   int64_t d = 0;
-  for (; d + N * L <= K; d += N * L) read_decays<V, N, kKind>(x + d, bias + d, va, vl, L, out + d);
+  for (; d + N * L <= K; d += N * L)
+    read_decays<V, N, kKind>(
+        x + d, bias + d, va, vl, L, out + d, [&](int i) __attribute__((always_inline)) { beside(d, i); });
   for (; d + L <= K; d += L) read_decays<V, 1, kKind>(x + d, bias + d, va, vl, L, out + d);
   if (d < K) read_decays<V, 1, kKind>(x + d, bias + d, va, vl, K - d, out + d);
 }
 
-template <class V, class T>
-KDELTA_INLINE void read_decay_of(const KdaArgs& a, int64_t h, int64_t t, float A, int64_t K, float* out) {
+// beside(d, i), i in 0..7: as often as whole groups of kGateVectors vectors, from channel d on, fit into K.
+struct NothingBeside {
+  KDELTA_INLINE void operator()(int64_t, int) const {}
+};
+template <class V, class T, class F>
+KDELTA_INLINE void read_decay_of(const KdaArgs& a, int64_t h, int64_t t, float A, int64_t K, float* out, F&& beside) {
   const T* x = a.gate.at<const T>(t, h);
   if (a.gate_kind == KdaGate::bounded)
-    read_decay_row<V, KdaGate::bounded>(x, a.dt_bias.at(h), A, a.lower_bound, K, out);
+    read_decay_row<V, KdaGate::bounded>(x, a.dt_bias.at(h), A, a.lower_bound, K, out, beside);
   else
-    read_decay_row<V, KdaGate::softplus>(x, a.dt_bias.at(h), A, 0.0f, K, out);
+    read_decay_row<V, KdaGate::softplus>(x, a.dt_bias.at(h), A, 0.0f, K, out, beside);
 }
-template <class V>
-KDELTA_INLINE void read_decay(const KdaArgs& a, int64_t h, int64_t t, float A, int64_t K, float* out) {
+template <class V, class F = NothingBeside>
+KDELTA_INLINE void read_decay(const KdaArgs& a, int64_t h, int64_t t, float A, int64_t K, float* out, F&& beside = {}) {
   if (a.gate.dtype == DType::f32)
-    read_decay_of<V, float>(a, h, t, A, K, out);
+    read_decay_of<V, float>(a, h, t, A, K, out, beside);
   else
-    read_decay_of<V, bf16>(a, h, t, A, K, out);
+    read_decay_of<V, bf16>(a, h, t, A, K, out, beside);
 }
 
 template <class V>
