@@ -44,6 +44,8 @@ struct StateSpec {
   DType dtype = DType::f32;
   Shape shape;                       // of one slot or one page; the first axis of a page is its tokens
   SlotRule rule = SlotRule::column;  // slots only
+  // Ranks of a sharded model hold equal parts of this axis, cut within each of its groups (q | k | v); -1: all of it.
+  int shard_axis = -1, shard_groups = 1;
   int64_t bytes() const { return shape.numel() * dtype_bytes(dtype); }
 };
 

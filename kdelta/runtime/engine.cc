@@ -94,6 +94,16 @@ void check_ids(const RequestOptions& o, int64_t vocab) {
 }  // namespace
 
 RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& options) {
+  return enqueue(checked(std::move(prompt), options));
+}
+
+RequestId Engine::enqueue(std::unique_ptr<Request> request) {
+  request->id = next_id_++;
+  requests_.push_back(std::move(request));
+  return requests_.back()->id;
+}
+
+std::unique_ptr<Request> Engine::checked(std::vector<int32_t> prompt, const RequestOptions& options) const {
   const int64_t vocab = model_.config().vocab_size;
   const auto refuse = [](const std::string& what) { fail(ErrorCode::invalid_argument, what); };
   if (prompt.empty()) refuse("prompt: no tokens");
@@ -107,15 +117,13 @@ RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& opti
   check_sampling_params(options.sampling);
   check_ids(options, vocab);
   auto r = std::make_unique<Request>();
-  r->id = next_id_++;
   r->options = options;
   r->options.max_tokens = std::min(options.max_tokens, std::max<int64_t>(room, 1));
   r->prompt = std::move(prompt);
   r->output.reserve(static_cast<size_t>(r->options.max_tokens));
   r->slots.reserve(static_cast<size_t>(capacity_.columns));
   r->pages.reserve(static_cast<size_t>(capacity_.pages));
-  requests_.push_back(std::move(r));
-  return requests_.back()->id;
+  return r;
 }
 
 // Slots, pages and snapshots that it has not published go back.

@@ -8,6 +8,7 @@
 #include "kdelta/runtime/drafter.h"
 #include "kdelta/runtime/engine_config.h"
 #include "kdelta/runtime/scheduler.h"
+#include "kdelta/runtime/state_image.h"
 #include "kdelta/runtime/state_pool.h"
 
 namespace kdelta::runtime {
@@ -47,6 +48,14 @@ class Engine {
   // ended).
   void finish(RequestId id, FinishReason reason);
 
+  // The state of a live request, whole, with the tokens up to now; the request itself goes on. Throws
+  // Error(invalid_argument) for an id that is not live.
+  StateImage export_state(RequestId id);
+  // Queues a request that goes on where the image ends: its next token comes from a decode row. The state lies in
+  // memory of its own until it is admitted. Throws Error(invalid_argument) naming what does not fit: another model or
+  // dtype, a shard, tokens that are computed already, more than the context holds.
+  RequestId import_state(const StateImage& image);
+
   // One step. False when nothing is left to do. Events arrive during the call, in row order. A step that throws ends
   // its requests with FinishReason::error; the others go on.
   bool step(const std::function<void(const TokenEvent&)>& on_event);
@@ -65,8 +74,12 @@ class Engine {
   const Request* find(RequestId id) const;
 
  private:
+  std::unique_ptr<Request> checked(std::vector<int32_t> prompt, const RequestOptions& options) const;
+  RequestId enqueue(std::unique_ptr<Request> request);
   void draft();
-  void gather_candidates();
+  void plan();
+  void withdraw_offers();
+  void gather_candidates(int64_t offers);
   void offer_prefix(Request& r, Candidate& c);
   int64_t usable_pages() const;
   void preempt(Request& r);

@@ -11,15 +11,32 @@ bool Engine::step(const std::function<void(const TokenEvent&)>& on_event) {
   std::erase_if(requests_, [](const auto& r) { return r->finish != FinishReason::none; });
   if (requests_.empty()) return false;
   draft();
-  gather_candidates();
-  const int64_t running = std::count_if(candidates_.begin(), candidates_.end(), [](auto& c) { return c.running; });
-  plan_step(scheduler_, candidates_, config_.max_sequences - running, usable_pages(), &step_plan_);
-  KDELTA_CHECK(!step_plan_.rows.empty() || !step_plan_.preempted.empty(), "a plan without work");
+  plan();
   hand_out_memory();
   if (explain_) explanation_ = explain_plan(scheduler_, candidates_, step_plan_);
   if (!rows_.empty()) run_step();
   deliver(on_event);
   return true;
+}
+
+void Engine::plan() {
+  const auto running =
+      std::count_if(requests_.begin(), requests_.end(), [](const auto& r) { return !r->slots.empty(); });
+  const int64_t free = config_.max_sequences - running;
+  const auto attempt = [&](int64_t offers) {
+    gather_candidates(offers);
+    plan_step(scheduler_, candidates_, free, usable_pages(), &step_plan_);
+    return !step_plan_.rows.empty() || !step_plan_.preempted.empty();
+  };
+  if (attempt(free)) return;
+  // Pages that are offered to later arrivals cannot be evicted for the first; with its own offer alone it fits.
+  withdraw_offers();
+  KDELTA_CHECK(attempt(1), "a plan without work");
+}
+
+void Engine::withdraw_offers() {
+  for (Request* r : live_)
+    if (r->slots.empty() && !r->pages.empty()) give_back(*r);
 }
 
 // Asks for drafts for every request that decodes and knows all its tokens but the next.
@@ -46,12 +63,10 @@ void Engine::draft() {
   }
 }
 
-void Engine::gather_candidates() {
+void Engine::gather_candidates(int64_t offers) {
   candidates_.clear();
   live_.clear();
   hits_.clear();
-  int64_t may_start = config_.max_sequences;
-  for (const auto& r : requests_) may_start -= r->slots.empty() ? 0 : 1;
   for (const auto& r : requests_) {
     live_.push_back(r.get());
     Candidate c{.prompt = static_cast<int64_t>(r->prompt.size()),
@@ -60,7 +75,7 @@ void Engine::gather_candidates() {
                 .running = !r->slots.empty(),
                 .drafts = r->drafts};
     hits_.emplace_back();
-    if (!c.running && r->saved.empty() && config_.prefix_snapshots > 0 && may_start-- > 0) offer_prefix(*r, c);
+    if (!c.running && r->saved.empty() && config_.prefix_snapshots > 0 && offers-- > 0) offer_prefix(*r, c);
     c.pages = static_cast<int64_t>(r->pages.size());
     c.freed_pages = c.pages - r->shared_pages;
     candidates_.push_back(c);
@@ -123,8 +138,7 @@ void Engine::start(Request& r, size_t candidate) {
 void Engine::hand_out_memory() {
   for (const int i : step_plan_.preempted) preempt(*live_[static_cast<size_t>(i)]);
   for (const int i : step_plan_.admitted) start(*live_[static_cast<size_t>(i)], static_cast<size_t>(i));
-  for (Request* r : live_)
-    if (r->slots.empty() && !r->pages.empty()) give_back(*r);  // was offered a prefix, has to wait
+  withdraw_offers();  // of those that have to wait
   rows_.clear();
   row_snapshots_.clear();
   for (const PlanRow& row : step_plan_.rows) {

@@ -77,6 +77,7 @@ inline Answer alone(const Model& model, const runtime::EngineConfig& base, const
   c.max_sequences = 1;
   c.cache_tokens = c.drafts = c.prefix_snapshots = c.save_bytes = 0;
   c.buckets.clear();
+  c.options.threads = 1;
   runtime::Engine engine(model, c);
   Crowd crowd(engine);
   const auto id = crowd.submit(prompt, options);

@@ -41,8 +41,17 @@ std::vector<WeightSpec> KdaLayer::weights() {
 
 std::vector<StateSpec> KdaLayer::states(const StateParams& params) const {
   const int64_t window = c_.conv_width - 1 + params.columns - 1;
-  return {{"recurrent", StateKind::slot, params.recurrent, {c_.heads, c_.head_dim, c_.head_dim}, SlotRule::column},
-          {"conv", StateKind::slot, params.activation, {window, 3 * c_.heads * c_.head_dim}, SlotRule::window}};
+  return {{.name = "recurrent",
+           .dtype = params.recurrent,
+           .shape = {c_.heads, c_.head_dim, c_.head_dim},
+           .rule = SlotRule::column,
+           .shard_axis = 0},
+          {.name = "conv",
+           .dtype = params.activation,
+           .shape = {window, 3 * c_.heads * c_.head_dim},
+           .rule = SlotRule::window,
+           .shard_axis = 1,
+           .shard_groups = 3}};
 }
 
 void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x,

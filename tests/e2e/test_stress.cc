@@ -1,0 +1,45 @@
+// The heart of the runtime's contract: every request in any mix gives the bits it gives alone, in the mode that users
+// get. soak_serving runs the same mixes larger and for as long as one likes.
+#include <gtest/gtest.h>
+
+#include "tests/e2e/stress.h"
+
+namespace kdelta::test {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kMixes = 2;
+#else
+constexpr uint64_t kMixes = 8;
+#endif
+
+void run_mixes(const Model& model, const Model* draft) {
+  StressCounts counts;
+  for (uint64_t seed = 1; seed <= kMixes && !testing::Test::HasFailure(); ++seed)
+    run_mix(model, draft, seed, {}, &counts);
+  EXPECT_GT(counts.compared, 0);
+  if (kMixes < 8) return;
+  // The mixes reach what they are made for.
+  for (const int64_t count :
+       {counts.cancelled, counts.moved, counts.preempted, counts.hits, counts.accepted, counts.padded})
+    EXPECT_GT(count, 0);
+}
+
+TEST(Stress, EveryRequestInAnyMixAnswersAsAloneK3) {
+  const LoadedModel m = load_model("tests/golden/k3_a", LoadFormat::checkpoint);
+  run_mixes(*m.model, nullptr);
+}
+
+TEST(Stress, EveryRequestInAnyMixAnswersAsAloneLinear) {
+  const LoadedModel m = load_model("tests/golden/linear_a", LoadFormat::checkpoint);
+  run_mixes(*m.model, nullptr);
+}
+
+TEST(Stress, EveryRequestInAnyMixAnswersAsAloneTiny) {
+  const LoadedModel m = load_model("models/tiny-k3", LoadFormat::checkpoint);
+  const LoadedModel d = load_model("models/tiny-k3-draft", LoadFormat::checkpoint);
+  run_mixes(*m.model, d.model.get());
+}
+
+}  // namespace
+}  // namespace kdelta::test
