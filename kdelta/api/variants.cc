@@ -9,6 +9,7 @@
 #include "kdelta/ops/linear/variants.h"
 #include "kdelta/ops/mla/variants.h"
 #include "kdelta/ops/moe_combine/variants.h"
+#include "kdelta/ops/mx_quant/variants.h"
 #include "kdelta/ops/norm/variants.h"
 #include "kdelta/ops/router/variants.h"
 #include "kdelta/ops/sample/variants.h"
@@ -37,6 +38,8 @@ std::vector<OpVariants> op_variants() {
           names_of("mla", mla_variants()),
           names_of("mla_append", mla_append_variants()),
           names_of("moe_combine", moe_combine_variants()),
+          names_of("mx_dequantize", mx_dequantize_variants()),
+          names_of("mx_quantize", mx_quantize_variants()),
           names_of("norm", norm_variants()),
           names_of("router", router_variants()),
           names_of("sample", sample_variants()),

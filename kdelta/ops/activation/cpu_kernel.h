@@ -6,7 +6,7 @@
 
 #include "kdelta/ops/activation/variants.h"
 #include "kdelta/ops/common/cpu/parallel.h"
-#include "kdelta/ops/common/cpu/simd_math.h"
+#include "kdelta/ops/common/cpu/situ.h"
 #include "kdelta/ops/common/dispatch.h"
 
 namespace kdelta {
@@ -19,26 +19,6 @@ struct Swiglu {
 template <class V>
 struct SigmoidGate {
   KDELTA_INLINE V operator()(V gate, V up) const { return simd::sigmoid(gate) * up; }
-};
-
-// Three quotients and a sigmoid with one division. linear_beta = 0: the up branch as it is.
-template <class V, bool kCapUp>
-struct Situ {
-  V scale, inverse_beta, inverse_linear;
-  explicit KDELTA_INLINE Situ(const ActivationArgs& a)
-      : scale(V::set1(kCapUp ? a.beta * a.linear_beta : a.beta)),
-        inverse_beta(V::set1(1 / a.beta)),
-        inverse_linear(V::set1(kCapUp ? 1 / a.linear_beta : 0)) {}
-  KDELTA_INLINE V operator()(V gate, V up) const {
-    const simd::Ratio<V> left = simd::tanh_ratio(gate * inverse_beta);
-    // Infinite for gate < -88.7, which makes the quotient 0.
-    const V sigmoid_bottom = V::set1(1.0f) + simd::exp(V::zero() - gate);
-    if constexpr (kCapUp) {
-      const simd::Ratio<V> right = simd::tanh_ratio(up * inverse_linear);
-      return scale * left.top * right.top / (left.bottom * right.bottom * sigmoid_bottom);
-    }
-    return scale * left.top * up / (left.bottom * sigmoid_bottom);
-  }
 };
 
 template <class V, class F, class Gate, class Up, class Out>
@@ -90,8 +70,8 @@ void activation_cpu(const Exec& ex, const ActivationArgs& a) {
     case ActivationKind::sigmoid_gate:
       return activation_run<V>(ex, a, SigmoidGate<V>{});
     case ActivationKind::situ:
-      if (a.linear_beta > 0) return activation_run<V>(ex, a, Situ<V, true>(a));
-      return activation_run<V>(ex, a, Situ<V, false>(a));
+      if (a.linear_beta > 0) return activation_run<V>(ex, a, Situ<V, true>(a.beta, a.linear_beta));
+      return activation_run<V>(ex, a, Situ<V, false>(a.beta, 0));
   }
   KDELTA_UNREACHABLE("activation kind", a.kind);
 }
