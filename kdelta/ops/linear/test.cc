@@ -274,6 +274,33 @@ TEST_P(Linear, EveryByteOfCodesIsUnpackedToItsOwnColumns) {
     }
 }
 
+// The last rows of the last panel take the way of their own that scales out of the usual range have, and nothing behind
+// them is read or written.
+TEST_P(Linear, ALastRowWithAnExtremeScaleIsComputedAlone) {
+  TestExec ex;
+  ex.force("linear", GetParam());
+  for (DType wtype : {DType::f4_e2m1, DType::f8_e4m3, DType::f8_e5m2})
+    for (int64_t T : {1, 9})
+      for (int64_t N : {1, 2, 3, 5, 17, 30}) {
+        if (!serves(DType::bf16, wtype)) continue;
+        constexpr int64_t K = 96;
+        SCOPED_TRACE(str(dtype_name(wtype), " T ", T, " N ", N));
+        TestWeights w(wtype, N, K, 7);
+        w.scale(N - 1, 1) = 1;
+        Guarded<bf16> x({T, K});
+        Guarded<float> out({T, N});
+        test::Rng rng(static_cast<uint64_t>(N));
+        fill_normal(x, rng);
+        linear(ex, {.x = x.view(), .w = w, .out = out.view()});
+        EXPECT_TRUE(out.guards_intact());
+        for (int64_t t = 0; t < T; ++t)
+          for (int64_t n = 0; n < N; ++n) {
+            const test::Dot dot = test::dot_of(w, n, x.data() + t * K);
+            ASSERT_NEAR(out[t * N + n], dot.value, dot.error) << "t " << t << " n " << n;
+          }
+      }
+}
+
 TEST_P(Linear, NoTokensOrNoOutputsIsLegal) {
   TestExec ex;
   ex.force("linear", GetParam());

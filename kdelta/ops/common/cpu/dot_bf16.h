@@ -295,7 +295,8 @@ KDELTA_INLINE void multiply_few(const Matrix& w, int64_t n, const Pass& pass, in
                                                         sums + (t / kTokenTile * 4 + quad) * kTileFloats16);
             });
     }
-    for (int r = 0; r < 4; ++r) outside |= static_cast<__mmask16>((out[r] ? 1u : 0u) << (4 * quad + r));
+    for (int64_t r = 0; r < 4 && n + 4 * quad + r < w.rows; ++r)
+      outside |= static_cast<__mmask16>((out[r] ? 1u : 0u) << (4 * quad + r));
   }
 }
 
