@@ -34,6 +34,44 @@ void add_linear(const std::string& variant, DType xtype, DType wtype, int64_t T,
               }});
 }
 
+// One token and the weights of a KDA layer, heads q | k | v | g of P rows, f_a of 128 and beta of P / 128, a different
+// layer each call: a call for each matrix, one call of parts, one call over a copy that lies in one piece.
+enum class Merge { calls, parts, packed };
+
+void add_merged(const std::string& variant, int64_t T, int64_t P, int64_t K, Merge merge) {
+  const std::vector<int64_t> rows = {P, P, P, P, 128, P / 128};
+  int64_t N = 0;
+  for (int64_t r : rows) N += r;
+  const bench::Roof roof{bench::RoofKind::read};
+  const Matrix whole = dense_matrix(nullptr, DType::bf16, N, K);
+  const int64_t copies = std::max<int64_t>(1, roof.footprint / whole.bytes());
+  const LinearArgs shape{
+      .x = AnyConstView(nullptr, DType::bf16, {T, K}), .w = whole, .out = AnyView(nullptr, DType::bf16, {T, N})};
+  constexpr const char* kNames[] = {"calls", "parts", "packed"};
+  const std::string name = str("kda ", kNames[static_cast<int>(merge)], " T=", T, " P=", P, " K=", K, " w bf16");
+  bench::add({.op = "linear", .variant = variant, .shape = name, .cost = linear_cost(shape), .roof = roof, .make = [=] {
+                auto d = std::make_shared<Data>(Data{Buffer({}, T * K * 2), Buffer({}, copies * whole.bytes()),
+                                                     Buffer({}, 1), Buffer({}, T * N * 2)});
+                for (Buffer* b : {&d->x, &d->w}) bench::fill(b->data(), b->bytes());
+                return [=] {
+                  Matrix w = whole;
+                  w.data = static_cast<char*>(d->w.data()) + d->next++ % copies * whole.bytes();
+                  const AnyView x = d->x.view(DType::bf16, {T, K}), out = d->out.view(DType::bf16, {T, N});
+                  const Exec& ex = bench::exec_with("linear", variant);
+                  if (merge == Merge::packed) return linear(ex, {.x = x, .w = w, .out = out});
+                  std::vector<LinearPart> parts;
+                  for (int64_t at = 0; int64_t r : rows) {
+                    parts.push_back({w.slice_rows(at, r), out.columns(at, r)});
+                    at += r;
+                  }
+                  if (merge == Merge::parts)
+                    return linear(ex,
+                                  {.x = x, .w = parts[0].w, .out = parts[0].out, .more = std::span(parts).subspan(1)});
+                  for (const LinearPart& p : parts) linear(ex, {.x = x, .w = p.w, .out = p.out});
+                };
+              }});
+}
+
 bool serves(const LinearVariant& row, DType x, DType w) {
   return row.isa <= detect_isa() &&
          refusal(row, LinearDesc{.target = {.isa = detect_isa()}, .x = x, .w = w}) == nullptr;
@@ -49,6 +87,11 @@ KDELTA_BENCH(linear) {
         for (int64_t T : {16, 256, 1024})
           add_linear(row.name, DType::bf16, w, T, 2048, 7168, {bench::RoofKind::tile_bf16});
       }
+    if (serves(row, DType::bf16, DType::bf16))
+      for (int64_t P : {256, 1024})
+        for (int64_t T : {1, 4})
+          for (Merge merge : {Merge::calls, Merge::parts, Merge::packed})
+            add_merged(row.name, T, P, P == 256 ? 256 : 2304, merge);
     if (!serves(row, DType::f32, DType::bf16)) continue;
     add_linear(row.name, DType::f32, DType::bf16, 1, 3072, 7168, {bench::RoofKind::read});
     add_linear(row.name, DType::f32, DType::bf16, 64, 2048, 7168, {bench::RoofKind::fma_f32});
