@@ -12,24 +12,34 @@
 namespace kdelta::kda_chunk {
 inline namespace KDELTA_KDA_ISA {
 
-// Lane sums of eight vectors, in order.
-KDELTA_INLINE __m256 sums8(const V v[8]) {
-  __m512 p[4];
-  for (int i = 0; i < 4; ++i)
-    p[i] =
-        _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i].v, v[2 * i + 1].v), _mm512_unpackhi_ps(v[2 * i].v, v[2 * i + 1].v));
-  __m512 r[2];
-  for (int i = 0; i < 2; ++i) {
-    const __m512d a = _mm512_castps_pd(p[2 * i]), b = _mm512_castps_pd(p[2 * i + 1]);
-    r[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+// Lane sums of eight vectors, in order. By value, so that none of them needs an address.
+struct Eight {
+  V v[8];
+  static KDELTA_INLINE Eight zero() {
+    Eight r;
+    unroll<8>([&](auto i) KDELTA_FLAT { r.v[i] = V::zero(); });
+    return r;
   }
-  const __m512 t = _mm512_add_ps(_mm512_shuffle_f32x4(r[0], r[1], 0x88), _mm512_shuffle_f32x4(r[0], r[1], 0xdd));
+};
+KDELTA_INLINE __m512 half_sums(V a, V b) {
+  return _mm512_add_ps(_mm512_unpacklo_ps(a.v, b.v), _mm512_unpackhi_ps(a.v, b.v));
+}
+KDELTA_INLINE __m512 quarter_sums(__m512 p, __m512 q) {
+  const __m512d a = _mm512_castps_pd(p), b = _mm512_castps_pd(q);
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+}
+KDELTA_INLINE __m256 sums8(Eight x) {
+  const __m512 r0 = quarter_sums(half_sums(x.v[0], x.v[1]), half_sums(x.v[2], x.v[3]));
+  const __m512 r1 = quarter_sums(half_sums(x.v[4], x.v[5]), half_sums(x.v[6], x.v[7]));
+  const __m512 t = _mm512_add_ps(_mm512_shuffle_f32x4(r0, r1, 0x88), _mm512_shuffle_f32x4(r0, r1, 0xdd));
   // t: lanes r0(0+1), r0(2+3), r1(0+1), r1(2+3)
   const __m512 s = _mm512_add_ps(t, _mm512_shuffle_f32x4(t, t, 0xb1));
   return _mm512_castps512_ps256(_mm512_shuffle_f32x4(s, s, 0x08));
 }
-KDELTA_INLINE V sums16(const V v[16]) {
-  return {_mm512_insertf32x8(_mm512_castps256_ps512(sums8(v)), sums8(v + 8), 1)};
+KDELTA_INLINE V sums16(const V* v) {
+  Eight first, second;
+  unroll<8>([&](auto i) KDELTA_FLAT { first.v[i] = v[i], second.v[i] = v[8 + i]; });
+  return {_mm512_insertf32x8(_mm512_castps256_ps512(sums8(first)), sums8(second), 1)};
 }
 
 // The channels of q and k that are read beside the gates: what read_decay takes at once.
@@ -95,26 +105,24 @@ KDELTA_INLINE void near_scores(const Rows& x, int64_t i, const float* low_factor
   const int64_t Kp = x.Kp;
   const float *k_in = x.k + i * Kp, *q_in = x.q + i * Kp, *decay = x.decay + i * Kp;
   float *keys = x.keys + i * Kp, *kd = x.kd, *qd = x.qd, *whole = x.group_decay;
-  const V f[4] = {V::set1(x.k_factor[i]), V::set1(x.k_factor[i + 1]), V::set1(x.k_factor[i + 2]),
-                  V::set1(x.k_factor[i + 3])};
-  V low[4][4], mix[4][4];
-  for (int64_t r = 0; r < 4; ++r)
-    for (int64_t e = 0; e < 4; ++e) low[r][e] = mix[r][e] = V::zero();
+  const float* f = x.k_factor + i;
+  Eight low[2] = {Eight::zero(), Eight::zero()}, mix[2] = {Eight::zero(), Eight::zero()};  // four slots a row
   for (int64_t d = 0; d < Kp; d += 16) {
     V y[4], so_far;
-    for (int64_t r = 0; r < 4; ++r) {
+    unroll<4>([&](auto r) KDELTA_FLAT {
       const V k = V::load(k_in + r * Kp + d), q = V::load(q_in + r * Kp + d), a = V::load(decay + r * Kp + d);
-      for (int64_t e = 0; e < r; ++e) {
+      unroll<r>([&](auto e) KDELTA_FLAT {
+        constexpr int64_t row = r / 2, slot = r % 2 * 4 + e;
         y[e] = y[e] * a;
-        low[r][e] = V::fma(k, y[e], low[r][e]);
-        mix[r][e] = V::fma(q, y[e], mix[r][e]);
-      }
-      y[r] = k * f[r];
+        low[row].v[slot] = V::fma(k, y[e], low[row].v[slot]);
+        mix[row].v[slot] = V::fma(q, y[e], mix[row].v[slot]);
+      });
+      y[r] = k * V::set1(f[r]);
       so_far = r == 0 ? a : so_far * a;
       (k * so_far).store(kd + r * Kp + d);
       (q * so_far).store(qd + r * Kp + d);
-    }
-    for (int64_t r = 0; r < 4; ++r) y[r].store(keys + r * Kp + d);
+    });
+    unroll<4>([&](auto r) KDELTA_FLAT { y[r].store(keys + r * Kp + d); });
     so_far.store(whole + d);
   }
   const int64_t at = i * C + i;
@@ -122,9 +130,9 @@ KDELTA_INLINE void near_scores(const Rows& x, int64_t i, const float* low_factor
   float diagonal[4];
   for (int64_t r = 0; r < 4; ++r) diagonal[r] = b.mix[at + r * (C + 1)];
   store_scores(sums8(low[0]), fl[0], fl[1], b.low + at);
-  store_scores(sums8(low[2]), fl[2], fl[3], b.low + at + 2 * C);
+  store_scores(sums8(low[1]), fl[2], fl[3], b.low + at + 2 * C);
   store_scores(sums8(mix[0]), fm[0], fm[1], b.mix + at);
-  store_scores(sums8(mix[2]), fm[2], fm[3], b.mix + at + 2 * C);
+  store_scores(sums8(mix[1]), fm[2], fm[3], b.mix + at + 2 * C);
   for (int64_t r = 0; r < 4; ++r) b.mix[at + r * (C + 1)] = diagonal[r];
 }
 
@@ -133,20 +141,21 @@ template <bool kNext>
 KDELTA_INLINE void far_scores(const Rows& x, const float* rows, float* keys, const float* factor, float* to) {
   const int64_t Kp = x.Kp;
   const float* whole = x.group_decay;
-  V acc[16];
-  for (V& s : acc) s = V::zero();
+  Eight acc[2] = {Eight::zero(), Eight::zero()};
   for (int64_t d = 0; d < Kp; d += 16) {
     V y[4];
-    for (int64_t e = 0; e < 4; ++e) y[e] = V::load(keys + e * Kp + d);
-    for (int64_t r = 0; r < 4; ++r) {
+    unroll<4>([&](auto e) KDELTA_FLAT { y[e] = V::load(keys + e * Kp + d); });
+    unroll<4>([&](auto r) KDELTA_FLAT {
       const V row = V::load(rows + r * Kp + d);
-      for (int64_t e = 0; e < 4; ++e) acc[4 * r + e] = V::fma(row, y[e], acc[4 * r + e]);
-    }
-    if (kNext)
-      for (int64_t e = 0; e < 4; ++e) (y[e] * V::load(whole + d)).store(keys + e * Kp + d);
+      unroll<4>([&](auto e) KDELTA_FLAT {
+        V& sum = acc[r / 2].v[r % 2 * 4 + e];
+        sum = V::fma(row, y[e], sum);
+      });
+    });
+    if constexpr (kNext) unroll<4>([&](auto e) KDELTA_FLAT { (y[e] * V::load(whole + d)).store(keys + e * Kp + d); });
   }
-  store_scores(sums8(acc), factor[0], factor[1], to);
-  store_scores(sums8(acc + 8), factor[2], factor[3], to + 2 * C);
+  store_scores(sums8(acc[0]), factor[0], factor[1], to);
+  store_scores(sums8(acc[1]), factor[2], factor[3], to + 2 * C);
 }
 
 // kd and qd of a group counted from the block's start, with the sums of squares of kd's four rows and qd's.
@@ -154,17 +163,16 @@ KDELTA_INLINE __m256 extend_factors(const Rows& x) {
   const int64_t Kp = x.Kp;
   float *kd = x.kd, *qd = x.qd, *so_far = x.decay_so_far;
   const float* whole = x.group_decay;
-  V sum[8];
-  for (V& s : sum) s = V::zero();
+  Eight sum = Eight::zero();
   for (int64_t d = 0; d < Kp; d += 16) {
     const V p = V::load(so_far + d);
-    for (int64_t r = 0; r < 4; ++r) {
+    unroll<4>([&](auto r) KDELTA_FLAT {
       const V k = V::load(kd + r * Kp + d) * p, q = V::load(qd + r * Kp + d) * p;
       k.store(kd + r * Kp + d);
       q.store(qd + r * Kp + d);
-      sum[r] = V::fma(k, k, sum[r]);
-      sum[4 + r] = V::fma(q, q, sum[4 + r]);
-    }
+      sum.v[r] = V::fma(k, k, sum.v[r]);
+      sum.v[4 + r] = V::fma(q, q, sum.v[4 + r]);
+    });
     (p * V::load(whole + d)).store(so_far + d);
   }
   return sums8(sum);

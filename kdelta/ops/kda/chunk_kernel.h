@@ -14,18 +14,6 @@
 namespace kdelta::kda_chunk {
 inline namespace KDELTA_KDA_ISA {
 
-// f(0), f(1), ..., f(n - 1) with constants: arrays of registers stay in registers only if every index is known before
-// g++ decides where they live.
-template <int64_t i>
-using Index = std::integral_constant<int64_t, i>;
-template <int64_t n, class F>
-KDELTA_INLINE void unroll(F&& f) {
-  [&]<int64_t... i>(std::integer_sequence<int64_t, i...>) KDELTA_FLAT {
-    (f(Index<i>{}), ...);
-  }
-  (std::make_integer_sequence<int64_t, n>{});
-}
-
 // Half a block of one panel in registers: U or O.
 inline constexpr int64_t kHalf = C / 2;
 struct Half {

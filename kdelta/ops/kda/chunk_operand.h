@@ -15,6 +15,18 @@ using V = simd::Avx512;
 // Behind a lambda's parameters: it must not become a call, which would move registers to memory.
 #define KDELTA_FLAT __attribute__((always_inline))
 
+// f(0), f(1), ..., f(n - 1) with constants: arrays of registers stay in registers only if every index is known before
+// g++ decides where they live.
+template <int64_t i>
+using Index = std::integral_constant<int64_t, i>;
+template <int64_t n, class F>
+KDELTA_INLINE void unroll(F&& f) {
+  [&]<int64_t... i>(std::integer_sequence<int64_t, i...>) KDELTA_FLAT {
+    (f(Index<i>{}), ...);
+  }
+  (std::make_integer_sequence<int64_t, n>{});
+}
+
 KDELTA_INLINE void transpose16(__m512i r[16]) {
   __m512i a[16];
   for (int i = 0; i < 16; i += 2) {
