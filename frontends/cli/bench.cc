@@ -89,6 +89,8 @@ int bench(const BenchOptions& o) {
     for (const auto* list : {&o.prompt, &o.generate})
       for (int64_t n : *list) longest = std::max(longest, d + n + 2);
   load.max_length = std::max(load.max_length, longest);
+  for (int64_t c : o.concurrency) load.max_sequences = std::max(load.max_sequences, c);
+  load.token_budget = std::max(load.token_budget, load.max_sequences);
   Engine engine = load_engine(load, true);
   const Printer printer(o, engine);
   printer.begin();
@@ -105,7 +107,16 @@ int bench(const BenchOptions& o) {
     if (!row.rates.empty()) printer.row(row, first);
     first = false;
   };
+  for (int64_t c : o.concurrency) {
+    const int64_t prompt = o.prompt.front(), generate = std::max<int64_t>(o.generate.front(), 1);
+    Row row{.test = fmt::format("c{} pp{}+tg{}", c, prompt, generate), .tokens = c * (prompt + generate), .rates = {}};
+    for (int i = 0; i < o.repetitions && !interrupted; ++i)
+      row.rates.push_back(static_cast<double>(c * generate) / engine.bench_concurrent(c, prompt, generate));
+    if (!row.rates.empty()) printer.row(row, first);
+    first = false;
+  }
   for (int64_t d : o.depth) {
+    if (!o.concurrency.empty()) break;
     for (int64_t n : o.prompt) measure("pp", n, d);
     for (int64_t n : o.generate) measure("tg", n, d);
   }

@@ -31,9 +31,17 @@ struct RunOptions {
   std::optional<std::string> prompt;
   std::string file, ids;
   bool specials = false;  // names of special tokens in the prompt count as such
-  bool json = false, echo = false, quiet = false;
+  bool json = false, echo = false, quiet = false, explain_step = false;
 };
 int run(const RunOptions& options);
+
+struct GenerateFlags {
+  LoadOptions load;
+  SamplingFlags sampling;  // where a request says nothing
+  std::string input, output;
+  bool quiet = false;
+};
+int generate(const GenerateFlags& options);
 
 struct ChatFlags {
   LoadOptions load;
@@ -69,6 +77,7 @@ int perplexity(const PerplexityOptions& options);
 struct BenchOptions {
   LoadOptions load;
   std::vector<int64_t> prompt = {512}, generate = {128}, depth = {0};
+  std::vector<int64_t> concurrency;  // requests at once; empty: one after the other
   int repetitions = 5;
   bool warmup = true;
   std::string output = "md";  // md, csv, json, jsonl

@@ -80,6 +80,26 @@ void add_load(CLI::App& c, LoadOptions& o) {
       ->check(CLI::IsMember({"auto", "dummy"}));
 }
 
+void add_drafts(CLI::App& c, LoadOptions& o) {
+  c.add_option("--drafts", o.drafts, "Tokens guessed ahead per step and verified, 0 to 16; no answer changes by them")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 16));
+  c.add_option("--draft-model", o.draft_model, "Smaller model that guesses; without it the text itself is looked up")
+      ->check(CLI::ExistingDirectory);
+}
+
+// What only many requests need.
+void add_serving(CLI::App& c, LoadOptions& o) {
+  add_drafts(c, o);
+  o.max_sequences = 16;
+  o.prefix_snapshots = 16;
+  c.add_option("-N,--max-num-seqs", o.max_sequences, "Requests that run at once")->capture_default_str();
+  c.add_option("--cache-tokens", o.cache_tokens, "Tokens of context of all together; 0: enough for all at full length")
+      ->capture_default_str();
+  c.add_option("--prefix-snapshots", o.prefix_snapshots, "States kept for prompts that begin alike; 0: none")
+      ->capture_default_str();
+}
+
 template <class T>
 void add_optional(CLI::App& c, const char* names, std::optional<T>& target, const char* help) {
   c.add_option_function<T>(
@@ -121,6 +141,7 @@ class Program {
     app_.set_version_flag("--version", "kdelta " + version());
     app_.failure_message(CLI::FailureMessage::simple);
     add_run();
+    add_generate();
     add_chat();
     add_inspect();
     add_tokenize();
@@ -177,6 +198,8 @@ class Program {
   void add_run() {
     CLI::App& c = command("run", "Continue a prompt; the text goes to stdout", [this] { return run(run_); });
     add_load(c, run_.load);
+    add_drafts(c, run_.load);
+    c.add_flag("--explain-step", run_.explain_step, "Say on stderr what each step runs and why");
     add_sampling(c, run_.sampling);
     add_text_sampling(c, run_.sampling);
     add_optional(c, "-p,--prompt", run_.prompt, "The prompt");
@@ -186,6 +209,18 @@ class Program {
     c.add_flag("--echo", run_.echo, "Print the prompt as well");
     c.add_flag("--json", run_.json, "One JSON object in place of text");
     c.add_flag("-q,--quiet", run_.quiet, "Nothing on stderr but errors");
+  }
+
+  void add_generate() {
+    CLI::App& c = command("generate", "Answer a file of requests (OpenAI batch format), many at once",
+                          [this] { return generate(generate_); });
+    add_load(c, generate_.load);
+    add_serving(c, generate_.load);
+    add_sampling(c, generate_.sampling);
+    c.add_option("-i,--input", generate_.input, "JSON lines, one request each")->required()->check(readable);
+    c.add_option("-o,--output", generate_.output, "JSON lines, one answer each; answers that it holds are kept")
+        ->required();
+    c.add_flag("-q,--quiet", generate_.quiet, "Nothing on stderr but errors");
   }
 
   void add_chat() {
@@ -242,6 +277,11 @@ class Program {
     CLI::App& c = command("bench", "Tokens per second: pp = prompt processing, tg = token generation",
                           [this] { return bench(bench_); });
     add_load(c, bench_.load);
+    add_drafts(c, bench_.load);
+    c.add_option("--concurrency", bench_.concurrency,
+                 "Requests at once, by commas: each of the first prompt and generate length; rows c1, c16, ...")
+        ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+        ->delimiter(',');
     c.add_option("-p,--n-prompt", bench_.prompt, "Prompt lengths, by commas")
         ->check(CLI::Range(int64_t{0}, kMostTokens))
         ->delimiter(',')
@@ -280,6 +320,7 @@ class Program {
   CLI::App app_{"kdelta: runs Kimi K3 and Kimi-Linear models"};
   std::function<int()> command_;
   RunOptions run_;
+  GenerateFlags generate_;
   ChatFlags chat_;
   InspectOptions inspect_;
   TokenizeOptions tokenize_;

@@ -83,6 +83,7 @@ int run(const RunOptions& o) {
   if (!engine.has_tokenizer() && !o.json)
     fmt::print(stderr, "note: {}; token ids are printed\n", engine.tokenizer_problem());
   if (o.echo && !o.json && engine.has_tokenizer()) fmt::print("{}", engine.detokenize(ids, true));
+  if (o.explain_step) engine.explain_steps([](const std::string& text) { fmt::print(stderr, "step\n{}", text); });
   ProgressBar bar("prefill");
   options.prefill_progress = [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); };
   const Generation g = engine.generate(ids, options, [&](const std::string& text, const std::vector<int32_t>& tokens) {
@@ -104,6 +105,8 @@ int run(const RunOptions& o) {
                "\nprompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; ended by {}; seed {}\n",
                g.prompt_tokens, rate(g.prompt_tokens, g.prefill_seconds), generated,
                rate(generated - 1, g.decode_seconds), g.finish_reason, options.seed);
+    if (const WorkCounts w = engine.work(); w.drafts > 0)
+      fmt::print(stderr, "{} drafts, {} kept, {} steps\n", w.drafts, w.accepted_drafts, w.steps);
   }
   return g.finish_reason == "cancelled" ? kExitInterrupted : 0;
 }

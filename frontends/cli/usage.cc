@@ -17,6 +17,13 @@ std::string in_words_of_flags(const std::string& message) {
       {"max_length:", "--max-model-len:"},
       {"max_sequences:", "--max-num-seqs:"},
       {"token_budget:", "--max-num-batched-tokens:"},
+      {"cache_tokens:", "--cache-tokens:"},
+      {"drafts:", "--drafts:"},
+      {"draft_model:", "--draft-model:"},
+      {"draft model:", "--draft-model:"},
+      {"prefix_snapshots:", "--prefix-snapshots:"},
+      {"input:", "--input:"},
+      {"output:", "--output:"},
       {"sampling: temperature:", "--temperature:"},
       {"sampling: top_p:", "--top-p:"},
       {"sampling: min_p:", "--min-p:"},
@@ -36,6 +43,10 @@ std::string in_words_of_flags(const std::string& message) {
       {"chunk:", "--chunk:"},
       {"dump:", "--dump:"},
       {"out:", "--out:"},
+      {"qkv:", "--qkv:"},
+      {"experts:", "--experts:"},
+      {"weight_rule:", "--scale-rule:"},
+      {"activation_rule:", "--activation-scale-rule:"},
       {"depth:", "--n-depth:"}};
   for (const auto& [field, flag] : kFlags)
     if (message.starts_with(field)) return std::string(flag) + message.substr(field.size());

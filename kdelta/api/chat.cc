@@ -91,4 +91,13 @@ ChatReply Engine::chat(const std::vector<ChatMessage>& messages, const ChatSetti
   return reply;
 }
 
+ChatReply Engine::read_answer(const Generation& answer, bool thinking) const {
+  AnswerReader reader(impl_->text(), ChatEncoder(impl_->text()).format(), thinking);
+  AnswerDelta all = reader.feed(answer.tokens);
+  all.append(reader.finish());
+  ChatReply reply{.reasoning = all.reasoning, .content = all.content, .calls = {}, .generation = {}};
+  for (const ToolCall& c : all.calls) reply.calls.push_back({c.id, c.name, c.arguments});
+  return reply;
+}
+
 }  // namespace kdelta

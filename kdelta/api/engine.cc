@@ -29,6 +29,9 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const ModelConfig& mod
   c.token_budget = o.token_budget;
   c.prefill_grid = o.prefill_grid;
   c.max_sequences = o.max_sequences;
+  c.cache_tokens = o.cache_tokens;
+  c.drafts = o.drafts;
+  c.prefix_snapshots = o.prefix_snapshots;
   c.all_logits = o.all_logits;
   return c;
 }
@@ -68,6 +71,7 @@ MemoryReport memory_report(const LoadedModel& model, const runtime::MemoryPlan& 
           .scratch = p.scratch,
           .logits = p.logits,
           .batch = p.batch,
+          .drafter = p.drafter,
           .slot_bytes = p.slot_bytes,
           .token_bytes = p.page_bytes / c.page_tokens};
 }
@@ -134,16 +138,54 @@ Engine Engine::load(const LoadOptions& options) {
   const Model& model = *e->model.model;
   const auto report = [&](const runtime::MemoryPlan& plan) {
     e->memory = memory_report(e->model, plan, e->config, program);
+    e->memory.drafter += e->draft.report.mapped_bytes + e->draft.report.converted_bytes;
   };
+  std::unique_ptr<runtime::Drafter> drafter;
+  if (!options.draft_model.empty() && !options.headers_only) {
+    if (options.drafts == 0) fail(ErrorCode::invalid_argument, "draft_model: given, but drafts is 0");
+    e->draft = load_model(options.draft_model, LoadFormat::checkpoint);
+    drafter = runtime::make_model_drafter(*e->draft.model,
+                                          {.activation = e->config.activation,
+                                           .recurrent = e->config.recurrent,
+                                           .max_sequences = e->config.max_sequences,
+                                           .max_length = e->config.max_length,
+                                           .drafts = options.drafts,
+                                           .token_budget = options.token_budget},
+                                          e->model.config.vocab_size);
+  }
   if (options.headers_only) {
     report(naming_force(options, [&] { return runtime::plan_memory(model, e->config); }));
     return Engine(std::move(e));
   }
   // The engine plans, and refuses, before the checkpoint is read.
-  e->engine = naming_force(options, [&] { return std::make_unique<runtime::Engine>(model, e->config); });
+  e->engine =
+      naming_force(options, [&] { return std::make_unique<runtime::Engine>(model, e->config, std::move(drafter)); });
   report(e->engine->memory());
   if (e->model.checkpoint) prefault(*e->model.checkpoint, options.progress);
   return Engine(std::move(e));
+}
+
+bool Engine::Impl::step(const std::function<void(const runtime::TokenEvent&)>& on_event) {
+  const bool more = engine->step(on_event);
+  if (step_log && more) step_log(engine->explanation());
+  return more;
+}
+
+void Engine::explain_steps(std::function<void(const std::string&)> log) {
+  impl_->step_log = std::move(log);
+  if (impl_->engine) impl_->engine->explain(static_cast<bool>(impl_->step_log));
+}
+
+WorkCounts Engine::work() const {
+  if (!impl_->engine) return {};
+  const runtime::EngineStats& s = impl_->engine->stats();
+  return {.steps = s.steps,
+          .prefill_tokens = s.prefill_tokens,
+          .decode_tokens = s.decode_tokens,
+          .drafts = s.drafts,
+          .accepted_drafts = s.accepted_drafts,
+          .preempted = s.preempted,
+          .cached_tokens = impl_->engine->prefix_stats().hit_tokens};
 }
 
 const ModelInfo& Engine::info() const {

@@ -17,9 +17,10 @@ struct MemoryReport {
   int64_t program = 0;  // what the process held when loading began, the tokenizer, and code still to be touched
   int64_t weights_mapped = 0, weights_converted = 0;
   int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0;
+  int64_t drafter = 0;                      // of the draft model, its weights included
   int64_t slot_bytes = 0, token_bytes = 0;  // per sequence; per token of context
   int64_t total() const {
-    return program + weights_mapped + weights_converted + slots + pages + scratch + logits + batch;
+    return program + weights_mapped + weights_converted + slots + pages + scratch + logits + batch + drafter;
   }
 };
 
@@ -33,8 +34,10 @@ struct Generation {
   std::string text;
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;
-  std::string finish_reason;  // "stop", "length", "cancelled"
+  std::string finish_reason;  // "stop", "length", "cancelled"; of generate_many() also "error"
+  std::string error;          // with "error"
   int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt: not computed, an earlier prompt began alike
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
@@ -67,6 +70,18 @@ struct Perplexity {
   double nll = 0;      // summed over scored tokens, natural log
   int64_t tokens = 0;  // scored
   double value() const;
+};
+
+// One of many requests.
+struct GenerateTask {
+  std::vector<int32_t> prompt;
+  GenerateOptions options;  // without cancel and prefill_progress
+};
+
+// Work of the engine since it was loaded, all requests together.
+struct WorkCounts {
+  int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, drafts = 0, accepted_drafts = 0, preempted = 0,
+          cached_tokens = 0;
 };
 
 struct BenchTimes {
@@ -124,12 +139,24 @@ class Engine {
   // Continues `prompt`. on_delta may be empty.
   Generation generate(const std::vector<int32_t>& prompt, const GenerateOptions& options, const OnDelta& on_delta = {});
 
+  // Answers as many requests at once as max_sequences allows. next() gives them one by one until it returns false;
+  // done() hears of each, by its number, in the order in which they end. A request that cannot be served ends with
+  // "error"; the others go on. After cancel the rest ends as "cancelled".
+  void generate_many(const std::function<bool(GenerateTask*)>& next,
+                     const std::function<void(int64_t number, Generation generation)>& done,
+                     const std::atomic<bool>* cancel = nullptr);
+  WorkCounts work() const;
+  // Receives from now on, after each step, which tokens of which request it ran and why; empty: nobody.
+  void explain_steps(std::function<void(const std::string&)> log);
+
   // The ids of a conversation in the model's own chat format, ending where the assistant's answer begins. Text of
   // messages can never become a control token.
   std::vector<int32_t> chat_prompt(const std::vector<ChatMessage>& messages, const ChatSettings& settings) const;
   // Generates the assistant's next message and takes it apart. Stop strings are refused: an answer has structure.
   ChatReply chat(const std::vector<ChatMessage>& messages, const ChatSettings& settings, const GenerateOptions& options,
                  const OnChatDelta& on_delta = {});
+  // An answer to chat_prompt() taken apart; its generation is left empty.
+  ChatReply read_answer(const Generation& answer, bool thinking = true) const;
 
   // Logits of every position [T, vocabulary] and what `dump` names, written as safetensors with the tensor names of the
   // goldens. Needs all_logits.
@@ -141,6 +168,9 @@ class Engine {
                         const std::atomic<bool>* cancel = nullptr);
   // One prefill of `prompt` random tokens behind `depth` others, then `generate` single steps.
   BenchTimes bench(int64_t prompt, int64_t generate, int64_t depth);
+  // `concurrency` requests of `prompt` random tokens at once, `generate` tokens each: seconds until the last has ended.
+  // At most max_sequences run at the same time.
+  double bench_concurrent(int64_t concurrency, int64_t prompt, int64_t generate);
 
  private:
   struct Impl;

@@ -44,7 +44,9 @@ struct Engine::Impl {
   ModelInfo info;
   MemoryReport memory;
   runtime::EngineConfig config;
+  LoadedModel draft;                        // without a model when there is none
   std::unique_ptr<runtime::Engine> engine;  // null when headers_only
+  std::function<void(const std::string&)> step_log;
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_problem;
   std::vector<int32_t> end_ids;
@@ -52,6 +54,8 @@ struct Engine::Impl {
   // Throws unless this engine was loaded to compute, with or without all_logits.
   runtime::Engine& running(bool all_logits) const;
   const Tokenizer& text() const;
+  // One step of the running engine, explained when somebody wants to know.
+  bool step(const std::function<void(const runtime::TokenEvent&)>& on_event);
 };
 
 }  // namespace kdelta

@@ -2,10 +2,8 @@
 #include <chrono>
 #include <random>
 
-#include "kdelta/api/engine_impl.h"
+#include "kdelta/api/collector.h"
 #include "kdelta/core/check.h"
-#include "kdelta/io/detokenizer.h"
-#include "kdelta/io/stop_strings.h"
 
 namespace kdelta {
 namespace {
@@ -14,72 +12,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-runtime::RequestOptions request_options(const GenerateOptions& o, const std::vector<int32_t>& end_ids) {
-  runtime::RequestOptions r;
-  r.sampling = {.temperature = o.temperature,
-                .top_k = o.top_k,
-                .top_p = o.top_p,
-                .min_p = o.min_p,
-                .repetition_penalty = o.repetition_penalty,
-                .presence_penalty = o.presence_penalty,
-                .frequency_penalty = o.frequency_penalty,
-                .seed = o.seed};
-  r.max_tokens = o.max_tokens;
-  r.min_tokens = o.min_tokens;
-  r.stop_ids = o.stop_ids;
-  if (!o.ignore_eos) r.stop_ids.insert(r.stop_ids.end(), end_ids.begin(), end_ids.end());
-  for (const auto& [token, bias] : o.logit_bias) r.bias.push_back({token, bias});
-  r.top_logprobs = o.logprobs;
-  return r;
-}
-
-// Collects one request's tokens and the text they become.
-class Collector {
- public:
-  Collector(const Tokenizer* tokenizer, const GenerateOptions& options, const OnDelta& on_delta, Generation& result)
-      : options_(options), on_delta_(on_delta), result_(result), stops_(options.stop) {
-    if (tokenizer != nullptr)
-      detokenizer_.emplace(*tokenizer, options.show_specials ? Specials::show : Specials::skip);
-    else if (!options.stop.empty())
-      fail(ErrorCode::unsupported, "stop strings need a tokenizer");
-  }
-
-  void take(const runtime::TokenEvent& e) {
-    if (e.token < 0) return;
-    result_.tokens.push_back(e.token);
-    if (e.sample->token >= 0 && options_.logprobs >= 0) {
-      TokenLogprobs l{.token = e.token, .logprob = e.sample->logprob, .top = {}};
-      for (const TokenLogprob& t : e.sample->top) l.top.emplace_back(t.token, t.logprob);
-      result_.logprobs.push_back(std::move(l));
-    }
-    std::string text;
-    // The id that ended the answer is no part of its text.
-    if (detokenizer_ && e.finish != runtime::FinishReason::stop) text = stops_.feed(detokenizer_->feed(e.token));
-    emit(text, {e.token});
-  }
-
-  bool stopped() const { return stops_.stopped(); }
-
-  void finish() {
-    if (!detokenizer_) return;
-    std::string tail = stops_.feed(detokenizer_->finish());
-    tail += stops_.finish();
-    if (!tail.empty()) emit(tail, {});
-  }
-
- private:
-  void emit(const std::string& text, const std::vector<int32_t>& tokens) {
-    result_.text += text;
-    if (on_delta_) on_delta_(text, tokens);
-  }
-
-  const GenerateOptions& options_;
-  const OnDelta& on_delta_;
-  Generation& result_;
-  std::optional<Detokenizer> detokenizer_;
-  StopStrings stops_;
-};
 
 }  // namespace
 
@@ -96,7 +28,7 @@ Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOp
   auto start = Clock::now();
   for (bool done = false; !done;) {
     const bool first = g.tokens.empty();
-    engine.step([&](const runtime::TokenEvent& e) {
+    impl_->step([&](const runtime::TokenEvent& e) {
       if (e.error != nullptr) error = *e.error;
       collector.take(e);
       done = e.finish != runtime::FinishReason::none;
@@ -105,6 +37,7 @@ Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOp
     if (!error.empty()) fail(ErrorCode::failed, "generation failed: ", error);
     if (first) {
       const runtime::Request* r = engine.find(id);
+      if (r != nullptr) g.cached_tokens = r->reuse.tokens;
       if (options.prefill_progress && r != nullptr)
         options.prefill_progress(std::min(r->computed, g.prompt_tokens), g.prompt_tokens);
       if (!g.tokens.empty()) g.prefill_seconds = seconds_since(start), start = Clock::now();

@@ -71,6 +71,10 @@ void check_options(const LoadOptions& o) {
   require(o.threads >= 0 && o.threads <= kMostThreads, "threads", o.threads, str("0 to ", kMostThreads));
   require(o.max_length >= 0 && o.max_length <= kMost, "max_length", o.max_length, str("0 to ", kMost));
   require(o.max_sequences >= 1 && o.max_sequences <= kMost, "max_sequences", o.max_sequences, str("1 to ", kMost));
+  require(o.cache_tokens >= 0 && o.cache_tokens <= kMost, "cache_tokens", o.cache_tokens, str("0 to ", kMost));
+  require(o.drafts >= 0 && o.drafts <= 16, "drafts", o.drafts, "0 to 16");
+  require(o.prefix_snapshots >= 0 && o.prefix_snapshots <= kMost, "prefix_snapshots", o.prefix_snapshots,
+          str("0 to ", kMost));
   require(o.token_budget >= o.max_sequences && o.token_budget <= kMost, "token_budget", o.token_budget,
           str(o.max_sequences, " (max_sequences) to ", kMost));
   require(o.prefill_grid >= 1 && o.prefill_grid <= kMost, "prefill_grid", o.prefill_grid, str("1 to ", kMost));

@@ -1,0 +1,137 @@
+// Engine::generate_many and bench_concurrent: many requests through one running engine.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <random>
+
+#include "kdelta/api/collector.h"
+
+namespace kdelta {
+namespace {
+
+// Requests in the engine's hands, each with what came of it so far.
+class Crowd {
+ public:
+  Crowd(runtime::Engine& engine, const Tokenizer* tokenizer, const std::vector<int32_t>& end_ids,
+        const std::function<void(int64_t, Generation)>& done)
+      : engine_(engine), tokenizer_(tokenizer), end_ids_(end_ids), done_(done) {}
+  // Whatever leaves generate_many(), no request stays behind.
+  ~Crowd() {
+    for (const auto& [id, live] : live_) engine_.finish(id, runtime::FinishReason::cancelled);
+  }
+  Crowd(const Crowd&) = delete;
+  Crowd& operator=(const Crowd&) = delete;
+
+  size_t size() const { return live_.size(); }
+
+  void submit(int64_t number, GenerateTask task) {
+    auto live = std::make_unique<Live>(number, std::move(task));
+    try {
+      live->collector.emplace(tokenizer_, live->task.options, none_, live->generation);
+      const auto id = engine_.submit(live->task.prompt, request_options(live->task.options, end_ids_));
+      live_.emplace(id, std::move(live));
+    } catch (const Error& e) {
+      live->generation.finish_reason = "error";
+      live->generation.error = e.what();
+      done_(number, std::move(live->generation));
+    }
+  }
+
+  void take(const runtime::TokenEvent& e) {
+    const auto it = live_.find(e.id);
+    if (it == live_.end()) return;
+    Live& l = *it->second;
+    if (const runtime::Request* r = engine_.find(e.id)) l.generation.cached_tokens = r->reuse.tokens;
+    l.collector->take(e);
+    if (e.error != nullptr) l.generation.error = *e.error;
+    if (l.collector->stopped() && e.finish == runtime::FinishReason::none) {
+      engine_.finish(e.id, runtime::FinishReason::stop);
+      end(it, "stop");
+    } else if (e.finish != runtime::FinishReason::none) {
+      end(it, to_string(e.finish));
+    }
+  }
+
+  void cancel() {
+    while (!live_.empty()) {
+      engine_.finish(live_.begin()->first, runtime::FinishReason::cancelled);
+      end(live_.begin(), "cancelled");
+    }
+  }
+
+ private:
+  struct Live {
+    Live(int64_t n, GenerateTask t) : number(n), task(std::move(t)) {
+      generation.prompt_tokens = static_cast<int64_t>(task.prompt.size());
+    }
+    int64_t number;
+    GenerateTask task;
+    Generation generation;
+    std::optional<Collector> collector;
+  };
+  using Lives = std::map<runtime::RequestId, std::unique_ptr<Live>>;
+
+  void end(Lives::iterator it, const char* reason) {
+    const std::unique_ptr<Live> l = std::move(it->second);
+    live_.erase(it);
+    l->collector->finish();
+    l->generation.finish_reason = reason;
+    done_(l->number, std::move(l->generation));
+  }
+
+  runtime::Engine& engine_;
+  const Tokenizer* tokenizer_;
+  const std::vector<int32_t>& end_ids_;
+  const std::function<void(int64_t, Generation)>& done_;
+  OnDelta none_;
+  Lives live_;
+};
+
+}  // namespace
+
+void Engine::generate_many(const std::function<bool(GenerateTask*)>& next,
+                           const std::function<void(int64_t number, Generation generation)>& done,
+                           const std::atomic<bool>* cancel) {
+  runtime::Engine& engine = impl_->running(false);
+  Crowd crowd(engine, impl_->tokenizer ? &*impl_->tokenizer : nullptr, impl_->end_ids, done);
+  // A queue twice as long as what runs: a place that falls free is taken in the same step.
+  const auto most = static_cast<size_t>(2 * impl_->config.max_sequences);
+  bool more = true;
+  for (int64_t number = 0; more || crowd.size() > 0;) {
+    while (more && crowd.size() < most) {
+      GenerateTask task;
+      more = next(&task);
+      if (more) crowd.submit(number++, std::move(task));
+    }
+    impl_->step([&](const runtime::TokenEvent& e) { crowd.take(e); });
+    if (cancel != nullptr && cancel->load()) {
+      crowd.cancel();
+      return;
+    }
+  }
+}
+
+double Engine::bench_concurrent(int64_t concurrency, int64_t prompt, int64_t generate) {
+  if (concurrency < 1) fail(ErrorCode::invalid_argument, "concurrency: ", concurrency, ", expected >= 1");
+  std::minstd_rand rng(1);
+  int64_t left = concurrency;
+  std::string error;
+  const auto begin = std::chrono::steady_clock::now();
+  generate_many(
+      [&](GenerateTask* task) {
+        if (left-- == 0) return false;
+        task->prompt.resize(static_cast<size_t>(std::max<int64_t>(prompt, 1)));
+        for (int32_t& id : task->prompt) id = static_cast<int32_t>(rng() % static_cast<uint64_t>(vocab_size()));
+        task->options.temperature = 0;
+        task->options.max_tokens = generate;
+        task->options.ignore_eos = true;
+        return true;
+      },
+      [&](int64_t, const Generation& g) {
+        if (g.finish_reason == "error") error = g.error;
+      });
+  if (!error.empty()) fail(ErrorCode::failed, "bench: ", error);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace kdelta
