@@ -148,7 +148,7 @@ KDELTA_INLINE void keep_sums(const __m512 (&acc)[TT][4], bool first, float* sums
     };
     const __m512 lo = halves(at(0), at(1)), hi = halves(at(2), at(3));
     __m512 sum = _mm512_add_ps(_mm512_shuffle_f32x4(lo, hi, 0x88), _mm512_shuffle_f32x4(lo, hi, 0xdd));
-    const __mmask16 valid = TT - t >= 4 ? 0xffff : static_cast<__mmask16>((1u << 4 * (TT - t)) - 1);
+    const auto valid = static_cast<__mmask16>(TT - t >= 4 ? 0xffffu : (1u << 4 * (TT - t)) - 1);
     if (!first) sum = _mm512_add_ps(_mm512_maskz_loadu_ps(valid, sums + 4 * t), sum);
     _mm512_mask_storeu_ps(sums + 4 * t, valid, sum);
   }
