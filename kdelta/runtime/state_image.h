@@ -1,10 +1,8 @@
 // A request's complete state outside the engine: what it was asked, what it answered, and the recurrent states, windows
 // and latents that its tokens left. As bytes it can be kept in a file or sent to another process; there the request
 // goes on with one decode row, nothing is computed twice. Also the form in which prefill is separated from decode: a
-// state can be cut into shards of heads and joined again for another number of them.
-//
-// Bytes: "kdstate\n", u32 version, u32 length of the JSON that follows, u64 length of the data behind it, JSON, data
-// (the parts in the JSON's order), u64 checksum of all before it. Little-endian.
+// state can be cut into shards of heads and joined again for another number of them. Its form as bytes is
+// api/state_file.h.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +14,6 @@
 #include "kdelta/runtime/request.h"
 
 namespace kdelta::runtime {
-
-inline constexpr uint32_t kStateVersion = 1;
 
 // How the rows of a window lie in a part: token by token, or channel by channel (as other engines keep them).
 enum class WindowLayout : uint8_t { token_major, channel_major };
@@ -37,14 +33,6 @@ struct StateImage {
   RequestOptions options;
   std::vector<StatePart> parts;  // layer by layer, in the order of the StateSpecs
 };
-
-std::vector<char> encode_state(const StateImage& image);
-// Throws Error(bad_file) naming `source` and what is wrong: foreign, torn, another version, a changed byte.
-StateImage decode_state(std::span<const char> bytes, const std::string& source);
-
-// To a file, whole or not at all; throws Error(failed) with the system's reason, and leaves nothing behind.
-void write_state(const std::string& path, const StateImage& image);
-StateImage read_state(const std::string& path);
 
 // The state as each of `shards` ranks would hold it, and back. Throws Error(invalid_argument) when heads do not divide,
 // or shards are missing, doubled, or of different requests.

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "kdelta/api/state_file.h"
+
 namespace kdelta::test {
 namespace {
 
@@ -149,7 +151,7 @@ class Mix {
       ++counts_.cancelled;
       return;
     }
-    const auto image = runtime::decode_state(runtime::encode_state(engine_->export_state(it->first)), "memory");
+    const auto image = decode_state(encode_state(engine_->export_state(it->first)), "memory");
     const Answer& so_far = (*crowd_)[it->first];
     Job job = std::move(it->second);
     job.before.insert(job.before.end(), so_far.tokens.begin(), so_far.tokens.end());

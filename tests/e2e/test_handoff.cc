@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kdelta/api/state_file.h"
 #include "kdelta/core/error.h"
 #include "tests/e2e/crowd.h"
 
@@ -79,8 +80,8 @@ TEST_P(Handoff, ARequestGoesOnInAnotherEngineFromAnyStep) {
       const StateImage image = image_after(steps, ids, o, 0, &so_far);
       EXPECT_TRUE(finish(image, so_far) == want) << "after " << steps << " steps";
       if (steps % 5 != 4) continue;
-      const StateImage moved = runtime::decode_state(
-          runtime::encode_state(runtime::with_layout(image, runtime::WindowLayout::channel_major)), "memory");
+      const StateImage moved =
+          decode_state(encode_state(runtime::with_layout(image, runtime::WindowLayout::channel_major)), "memory");
       EXPECT_TRUE(finish(moved, so_far, 4) == want);
       EXPECT_TRUE(finish(runtime::join_state(runtime::split_state(moved, 2)), so_far) == want);
     }
@@ -121,13 +122,13 @@ TEST_P(Handoff, AnotherProcessGoesOnFromAFile) {
   const auto ids = random_prompt(150, 1);
   const Answer want = alone(model(), config(), ids, sampled(5, 20));
   Answer so_far;
-  runtime::write_state(path, image_after(2, ids, sampled(5, 20), 0, &so_far));
+  write_state(path, image_after(2, ids, sampled(5, 20), 0, &so_far));
   ASSERT_EQ(so_far.tokens.size(), 1u);
   const pid_t child = fork();
   if (child == 0) {
     const LoadedModel own = load_model(GetParam(), LoadFormat::checkpoint);
     Engine engine(*own.model, config());
-    const RequestId id = engine.import_state(runtime::read_state(path));
+    const RequestId id = engine.import_state(read_state(path));
     Crowd crowd(engine);
     crowd.run();
     std::ofstream out(path + ".answer");

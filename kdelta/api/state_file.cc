@@ -1,4 +1,6 @@
-// StateImage to bytes and files, and back from bytes that nobody vouches for.
+// To bytes and files, and back from bytes that nobody vouches for.
+#include "kdelta/api/state_file.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,9 +15,14 @@
 #include "kdelta/core/check.h"
 #include "kdelta/io/json_reader.h"
 #include "kdelta/io/mapped_file.h"
-#include "kdelta/runtime/state_image.h"
 
-namespace kdelta::runtime {
+namespace kdelta {
+
+using runtime::RequestOptions;
+using runtime::StateImage;
+using runtime::StatePart;
+using runtime::WindowLayout;
+
 namespace {
 
 constexpr char kMagic[] = "kdstate\n";
@@ -298,4 +305,4 @@ StateImage read_state(const std::string& path) {
   return decode_state({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path);
 }
 
-}  // namespace kdelta::runtime
+}  // namespace kdelta

@@ -9,11 +9,15 @@
 #include <fstream>
 #include <random>
 
-#include "kdelta/runtime/state_image.h"
+#include "kdelta/api/state_file.h"
 #include "tests/support/op_test.h"
 
-namespace kdelta::runtime {
+namespace kdelta {
 namespace {
+
+using runtime::StateImage;
+using runtime::StatePart;
+using runtime::WindowLayout;
 
 using testing::HasSubstr;
 
@@ -180,4 +184,4 @@ TEST(StateFile, OnlyARegularFileIsReplaced) {
 }
 
 }  // namespace
-}  // namespace kdelta::runtime
+}  // namespace kdelta
