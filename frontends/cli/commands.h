@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kdelta/api/engine.h"
+#include "kdelta/api/quantize.h"
 
 namespace kdelta::cli {
 
@@ -90,6 +91,12 @@ struct LogitsFlags {
   std::string ids, dump;
 };
 int logits(const LogitsFlags& options);
+
+struct QuantizeFlags {
+  QuantizeOptions quantize;
+  bool json = false;
+};
+int quantize(const QuantizeFlags& options);
 
 // Ctrl-C: set by the signal handler that main() installs.
 extern std::atomic<bool> interrupted;

@@ -148,6 +148,7 @@ class Program {
     add_perplexity();
     add_bench();
     add_logits();
+    add_quantize();
     app_.footer(
         "Of a flag given twice the last counts; --stop, --logit-bias and bench's lists collect all.\nEvery long flag "
         "is "
@@ -303,6 +304,29 @@ class Program {
         ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
   }
 
+  void add_quantize() {
+    CLI::App& c = command("quantize", "A checkpoint with KDA q|k|v and routed experts in MXFP8 or MXFP4",
+                          [this] { return quantize(quantize_); });
+    QuantizeOptions& o = quantize_.quantize;
+    const CLI::IsMember formats({"mxfp8", "mxfp4", "keep"}), rules({"floor", "rceil", "even"});
+    c.add_option("model,-m,--model", o.model, "Checkpoint directory")->required()->check(CLI::ExistingDirectory);
+    c.add_option("out,-o,--out", o.out, "The new directory; it grows as OUT.partial, where a stopped run goes on");
+    c.add_option("--qkv", o.qkv, "KDA q, k and v: mxfp8, mxfp4, keep")->capture_default_str()->check(formats);
+    c.add_option("--experts", o.experts, "Routed experts: mxfp8, mxfp4, keep")->capture_default_str()->check(formats);
+    c.add_option("--scale-rule", o.weight_rule, "Scales of the weights: floor, rceil, even")
+        ->capture_default_str()
+        ->check(rules);
+    c.add_option("--activation-scale-rule", o.activation_rule,
+                 "Recorded for engines that quantise activations: floor, rceil, even")
+        ->capture_default_str()
+        ->check(rules);
+    c.add_option("-t,--threads", o.threads, "Threads; 0: every CPU this process may use")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 1024));
+    c.add_flag("--dry-run", o.dry_run, "Print the sizes, write nothing");
+    c.add_flag("--json", quantize_.json, "JSON");
+  }
+
   void add_logits() {
     CLI::App& c =
         command("logits", "Every position's logits to a safetensors file", [this] { return logits(logits_); });
@@ -327,6 +351,7 @@ class Program {
   PerplexityOptions perplexity_;
   BenchOptions bench_;
   LogitsFlags logits_;
+  QuantizeFlags quantize_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "kdelta/io/json.h"
 #include "kdelta/io/json_events.h"
 #include "kdelta/io/mapped_file.h"
 
@@ -126,6 +127,19 @@ CheckpointIndex read_checkpoint_index(const std::string& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
   return parse_checkpoint_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+}
+
+std::string checkpoint_index_text(const CheckpointIndex& index) {
+  std::string out = "{\n  \"metadata\": {";
+  if (index.total_size) out += "\n    \"total_size\": " + std::to_string(*index.total_size) + "\n  ";
+  out += "},\n  \"weight_map\": {";
+  for (size_t i = 0; i < index.entries.size(); ++i) {
+    out += i == 0 ? "\n    " : ",\n    ";
+    append_json_string(out, index.entries[i].tensor);
+    out += ": ";
+    append_json_string(out, index.shards[static_cast<size_t>(index.entries[i].shard)]);
+  }
+  return out + "\n  }\n}\n";
 }
 
 }  // namespace kdelta

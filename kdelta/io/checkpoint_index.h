@@ -26,5 +26,7 @@ struct CheckpointIndex {
 CheckpointIndex parse_checkpoint_index(std::string_view text, const std::string& path);
 // Reads and parses the file.
 CheckpointIndex read_checkpoint_index(const std::string& path);
+// The text of such a file: entries in their order, shards by name.
+std::string checkpoint_index_text(const CheckpointIndex& index);
 
 }  // namespace kdelta

@@ -113,6 +113,7 @@ Json parse_json_file(const std::string& path, const JsonLimits& limits = {});
 struct JsonStyle {
   bool spaced = false;     // ", " and ": " in place of "," and ":"
   bool sort_keys = false;  // at every depth, by code point
+  int indent = 0;          // above 0: every item on a line of its own, that many spaces deeper than its container
 };
 // Throws Error(invalid_argument) on a string that is not UTF-8, on NaN and infinity.
 std::string json_text(const Json& value, const JsonStyle& style = {});

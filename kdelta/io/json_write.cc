@@ -118,10 +118,10 @@ class JsonWriter {
   void write_array(const Json::Array& items) {
     enter('[');
     for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) separate(',');
+      begin_item(i);
       write(items[i]);
     }
-    leave(']');
+    leave(']', items.empty());
   }
   void write_object(const Json::Object& members) {
     std::vector<const JsonMember*> order;
@@ -130,25 +130,31 @@ class JsonWriter {
       std::ranges::stable_sort(order, {}, [](const JsonMember* m) -> std::string_view { return m->key; });
     enter('{');
     for (size_t i = 0; i < order.size(); ++i) {
-      if (i > 0) separate(',');
+      begin_item(i);
       append_json_string(out_, order[i]->key);
-      separate(':');
+      out_ += style_.spaced || style_.indent > 0 ? ": " : ":";
       write(order[i]->value);
     }
-    leave('}');
+    leave('}', order.empty());
   }
   void enter(char bracket) {
     ++depth_;
     KDELTA_CHECK(depth_ <= kMaxWriteDepth, "JSON to write nests deeper than ", kMaxWriteDepth);
     out_ += bracket;
   }
-  void leave(char bracket) {
+  void leave(char bracket, bool empty) {
     --depth_;
+    if (!empty) new_line();
     out_ += bracket;
   }
-  void separate(char mark) {
-    out_ += mark;
-    if (style_.spaced) out_ += ' ';
+  void begin_item(size_t i) {
+    if (i > 0) out_ += style_.spaced && style_.indent == 0 ? ", " : ",";
+    new_line();
+  }
+  void new_line() {
+    if (style_.indent == 0) return;
+    out_ += '\n';
+    out_.append(static_cast<size_t>(depth_ * style_.indent), ' ');
   }
 
   JsonStyle style_;

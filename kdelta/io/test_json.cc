@@ -144,6 +144,9 @@ TEST(JsonText, StylesChangeSeparatorsAndKeyOrderOnly) {
   const Json v = parse(R"({"b":[1,{"z":0,"é":1,"a":2}],"a":{}})");
   EXPECT_EQ(json_text(v, {.spaced = true}), R"({"b": [1, {"z": 0, "é": 1, "a": 2}], "a": {}})");
   EXPECT_EQ(json_text(v, {.sort_keys = true}), R"({"a":{},"b":[1,{"a":2,"z":0,"é":1}]})");
+  EXPECT_EQ(
+      json_text(v, {.indent = 2}),
+      "{\n  \"b\": [\n    1,\n    {\n      \"z\": 0,\n      \"é\": 1,\n      \"a\": 2\n    }\n  ],\n  \"a\": {}\n}");
 }
 
 TEST(JsonValue, IsBuiltFromPlainValuesAndChangedInPlace) {

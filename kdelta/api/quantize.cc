@@ -1,0 +1,218 @@
+#include "kdelta/api/quantize.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "kdelta/api/quantize_plan.h"
+#include "kdelta/core/check.h"
+#include "kdelta/core/exec.h"
+#include "kdelta/core/matrix.h"
+#include "kdelta/io/checkpoint_index.h"
+#include "kdelta/io/new_directory.h"
+#include "kdelta/io/safetensors.h"
+
+namespace kdelta {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kPieceBytes = int64_t{16} << 20;  // of the source at a time
+constexpr const char* kJobName = "kdelta_quantize.json";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+
+// Bytes of the source that are done, and the wish to stop.
+class Meter {
+ public:
+  Meter(const QuantizeOptions& o, int64_t total) : options_(o), total_(total) {}
+  void add(int64_t bytes) {
+    done_ += bytes;
+    if (options_.progress) options_.progress(done_, total_);
+    if (options_.cancel != nullptr && *options_.cancel)
+      fail(ErrorCode::failed, "cancelled; the same command goes on from what is in ", options_.out, ".partial");
+  }
+
+ private:
+  const QuantizeOptions& options_;
+  int64_t total_, done_ = 0;
+};
+
+// Quantises and copies tensors piece by piece into a file being written.
+class TensorWriter {
+ public:
+  TensorWriter(const Checkpoint& checkpoint, MxScaleRule rule, int threads, Meter& meter)
+      : checkpoint_(checkpoint), rule_(rule), meter_(meter), scratch_(Device{}, 0), threads_(threads) {
+    exec_.scratch = &scratch_;
+    exec_.threads = &threads_;
+    exec_.options = &options_;
+  }
+
+  // `at`: number of the tensor's first output in the file.
+  void write(const PlannedTensor& p, SafetensorsWriter& file, size_t at) {
+    if (p.format == WeightFormat::keep)
+      copy(*p.source, file, at);
+    else
+      quantise(p, file, at);
+  }
+
+  int64_t buffer_bytes() const { return source_.bytes() + codes_.bytes() + scale_.bytes(); }
+
+ private:
+  void copy(const TensorInfo& t, SafetensorsWriter& file, size_t at) {
+    for (int64_t begin = 0; begin < t.bytes; begin += kPieceBytes) {
+      const int64_t bytes = std::min(kPieceBytes, t.bytes - begin);
+      file.write(at, begin, checkpoint_.data(t) + begin, bytes);
+      meter_.add(bytes);
+    }
+  }
+
+  void quantise(const PlannedTensor& p, SafetensorsWriter& file, size_t at) {
+    const TensorInfo& t = *p.source;
+    const int64_t rows = t.shape[0], cols = t.shape[1], row_bytes = cols * dtype_bytes(t.dtype);
+    const DType format = p.format == WeightFormat::mxfp8 ? DType::f8_e4m3 : DType::f4_e2m1;
+    const int64_t code_bytes = mx_code_bytes(format, cols), scale_bytes = mx_scale_bytes(cols);
+    const int64_t most = std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(1, row_bytes));
+    for (int64_t r = 0; r < rows; r += most) {
+      const int64_t n = std::min(most, rows - r);
+      // A tensor of the file may lie at any address.
+      std::memcpy(room(source_, n * row_bytes), checkpoint_.data(t) + r * row_bytes,
+                  static_cast<size_t>(n * row_bytes));
+      auto* codes = static_cast<uint8_t*>(room(codes_, n * code_bytes));
+      auto* scale = static_cast<uint8_t*>(room(scale_, n * scale_bytes));
+      mx_quantize(exec_, {.format = format,
+                          .rule = rule_,
+                          .x = AnyConstView(source_.data(), t.dtype, {n, cols}),
+                          .codes = View<uint8_t>(codes, {n, code_bytes}),
+                          .scale = View<uint8_t>(scale, {n, scale_bytes})});
+      // 255 is what a block with NaN or infinity gets.
+      if (const void* bad = std::memchr(scale, 255, static_cast<size_t>(n * scale_bytes)))
+        fail(ErrorCode::bad_file, checkpoint_.file_path(t.file), ": tensor ", t.name, ": not finite in row ",
+             r + (static_cast<const uint8_t*>(bad) - scale) / scale_bytes);
+      file.write(at, r * code_bytes, codes, n * code_bytes);
+      file.write(at + 1, r * scale_bytes, scale, n * scale_bytes);
+      meter_.add(n * row_bytes);
+    }
+  }
+
+  static void* room(Buffer& buffer, int64_t bytes) {
+    if (buffer.bytes() < bytes) buffer = Buffer(Device{}, bytes);
+    return buffer.data();
+  }
+
+  const Checkpoint& checkpoint_;
+  MxScaleRule rule_;
+  Meter& meter_;
+  Options options_;
+  Arena scratch_;
+  ThreadPool threads_;
+  Exec exec_;
+  Buffer source_, codes_, scale_;
+};
+
+std::string file_name(const Checkpoint& checkpoint, size_t file) {
+  return fs::path(checkpoint.file_path(static_cast<int>(file))).filename();
+}
+
+// What makes two runs the same job: settings and the source's files.
+std::string job_text(const Checkpoint& checkpoint, const QuantizePlan& plan, const QuantizeOptions& o) {
+  Json::Array files;
+  for (size_t f = 0; f < plan.files.size(); ++f) {
+    const fs::path path = checkpoint.file_path(static_cast<int>(f));
+    files.push_back(Json::Object{{"file", path.filename().string()},
+                                 {"bytes", static_cast<int64_t>(fs::file_size(path))},
+                                 {"modified", fs::last_write_time(path).time_since_epoch().count()}});
+  }
+  return json_text(Json::Object{{"qkv", o.qkv},
+                                {"experts", o.experts},
+                                {"weight_rule", o.weight_rule},
+                                {"activation_rule", o.activation_rule},
+                                {"source", fs::canonical(checkpoint.directory()).string()},
+                                {"source_files", std::move(files)}},
+                   {.indent = 2}) +
+         "\n";
+}
+
+void write_file(const std::vector<PlannedTensor>& tensors, const std::string& path, TensorWriter& writer) {
+  std::vector<TensorToWrite> outputs;
+  for (const PlannedTensor& p : tensors) outputs.insert(outputs.end(), p.outputs.begin(), p.outputs.end());
+  const std::pair<std::string, std::string> metadata[] = {{"format", "pt"}};  // what the releases say
+  SafetensorsWriter file(path, outputs, metadata);
+  size_t at = 0;
+  for (const PlannedTensor& p : tensors) {
+    writer.write(p, file, at);
+    at += p.outputs.size();
+  }
+  file.commit();
+}
+
+void write_index(const Checkpoint& checkpoint, const QuantizePlan& plan, const std::string& path) {
+  CheckpointIndex index{.total_size = plan.report.bytes_after};
+  for (size_t f = 0; f < plan.files.size(); ++f) {
+    index.shards.push_back(file_name(checkpoint, f));
+    for (const PlannedTensor& p : plan.files[f])
+      for (const TensorToWrite& t : p.outputs) index.entries.push_back({t.name, static_cast<int>(f)});
+  }
+  std::ranges::sort(index.entries, {}, &CheckpointIndex::Entry::tensor);
+  write_text_file(path, checkpoint_index_text(index));
+}
+
+// Tokenizer, chat template, generation settings: every plain file that holds no weights.
+void copy_companions(const std::string& from, const std::string& to) {
+  constexpr const char* kOther[] = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack"};
+  for (const auto& entry : fs::directory_iterator(from)) {
+    const std::string name = entry.path().filename();
+    const bool weights = std::ranges::any_of(kOther, [&](const char* end) { return name.ends_with(end); });
+    if (!entry.is_regular_file() || weights || name == "config.json" || name == kIndexName || name == kJobName)
+      continue;
+    fs::copy_file(entry.path(), fs::path(to) / name, fs::copy_options::overwrite_existing);
+  }
+}
+
+void check_room(const std::string& directory, int64_t bytes) {
+  const auto available = static_cast<int64_t>(fs::space(directory).available);
+  if (available < bytes) fail(ErrorCode::failed, directory, ": ", bytes, " bytes needed, the disk has ", available);
+}
+
+void write_all(const Checkpoint& checkpoint, QuantizePlan& plan, const QuantizeSettings& settings,
+               const QuantizeOptions& o, const NewDirectory& directory) {
+  Meter meter(o, plan.report.bytes_before);
+  TensorWriter writer(checkpoint, settings.weight_rule, o.threads, meter);
+  std::vector<size_t> todo;
+  int64_t missing = 0;
+  for (size_t f = 0; f < plan.files.size(); ++f) {
+    int64_t before = 0, after = 0;
+    for (const PlannedTensor& p : plan.files[f]) before += p.source->bytes, after += p.bytes();
+    if (fs::exists(fs::path(directory.partial()) / file_name(checkpoint, f))) {
+      ++plan.report.files_kept;
+      meter.add(before);
+    } else {
+      todo.push_back(f);
+      missing += after;
+    }
+  }
+  check_room(directory.partial(), missing);
+  for (size_t f : todo) write_file(plan.files[f], fs::path(directory.partial()) / file_name(checkpoint, f), writer);
+  plan.report.buffer_bytes = writer.buffer_bytes();
+}
+
+}  // namespace
+
+QuantizeReport quantize(const QuantizeOptions& o) {
+  const QuantizeSettings settings = parse_settings(o);
+  const ModelConfig config = read_config(o.model);
+  const Checkpoint checkpoint = Checkpoint::open(o.model);
+  QuantizePlan plan = plan_quantize(checkpoint, config, settings);
+  if (o.dry_run) return plan.report;
+  NewDirectory directory(o.out, kJobName, job_text(checkpoint, plan, o));
+  write_all(checkpoint, plan, settings, o, directory);
+  copy_companions(o.model, directory.partial());
+  if (plan.files.size() > 1 || fs::exists(fs::path(o.model) / kIndexName))
+    write_index(checkpoint, plan, directory.partial() + "/" + kIndexName);
+  const Json text = quantized_config(parse_json_file(o.model + "/config.json"), config, plan, settings);
+  write_text_file(directory.partial() + "/config.json", json_text(text, {.indent = 2}) + "\n");
+  directory.commit();
+  return plan.report;
+}
+
+}  // namespace kdelta

@@ -1,0 +1,333 @@
+// kdelta quantize: exact bytes, a description that others read, nothing half done.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "kdelta/api/engine.h"
+#include "kdelta/api/quantize.h"
+#include "kdelta/core/matrix.h"
+#include "kdelta/io/json_reader.h"
+#include "kdelta/io/safetensors.h"
+#include "kdelta/model/load.h"
+#include "kdelta/ops/mx_quant/mx_quant.h"
+#include "tests/support/op_test.h"
+
+namespace kdelta {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char *kTiny = "models/tiny-k3", *kLinear = "tests/golden/linear_a";
+
+class Quantize : public testing::Test {
+ protected:
+  Quantize() {
+    std::string name = testing::TempDir() + "kdelta_quantize_XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~Quantize() override { fs::remove_all(folder_); }
+  std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  QuantizeOptions options(const std::string& model) const { return {.model = model, .out = at("out"), .threads = 2}; }
+
+  // A checkpoint of one file beside the config of tiny-k3; quantize() looks at names and shapes alone.
+  std::string checkpoint(const std::vector<TensorToWrite>& tensors) const {
+    fs::create_directory(at("source"));
+    fs::copy_file(std::string(kTiny) + "/config.json", at("source/config.json"), fs::copy_options::overwrite_existing);
+    write_safetensors(at("source/model.safetensors"), tensors);
+    return at("source");
+  }
+
+  std::string folder_;
+};
+
+// A matrix of a checkpoint, whatever its format.
+Matrix matrix_of(const Checkpoint& c, const std::string& module) {
+  const TensorInfo* scale = c.find(module + ".weight_scale");
+  const uint8_t* scales = scale == nullptr ? nullptr : c.data(*scale);
+  if (const TensorInfo* packed = c.find(module + ".weight_packed"))
+    return dense_matrix(c.data(*packed), DType::f4_e2m1, packed->shape[0], 2 * packed->shape[1], scales);
+  const TensorInfo* t = c.find(module + ".weight");
+  return dense_matrix(c.data(*t), t->dtype, t->shape[0], t->shape[1], scales);
+}
+
+std::vector<float> row_of(const Matrix& m, int64_t row) {
+  std::vector<float> out(static_cast<size_t>(m.cols));
+  dequantize_row(m, row, out.data());
+  return out;
+}
+
+// The bytes of `got` are those that the reference quantiser makes of `source`.
+void expect_exact(const Matrix& source, const Matrix& got, MxScaleRule rule, const std::string& name) {
+  test::TestExec ex;
+  ex.force("mx_quantize", "reference");
+  const int64_t code_bytes = mx_code_bytes(got.dtype, got.cols), scale_bytes = mx_scale_bytes(got.cols);
+  std::vector<uint8_t> codes(static_cast<size_t>(code_bytes)), scale(static_cast<size_t>(scale_bytes));
+  for (int64_t r = 0; r < source.rows; ++r) {
+    std::vector<float> row = row_of(source, r);
+    mx_quantize(ex, {.format = got.dtype,
+                     .rule = rule,
+                     .x = View<const float>(row.data(), {1, source.cols}),
+                     .codes = View<uint8_t>(codes.data(), {1, code_bytes}),
+                     .scale = View<uint8_t>(scale.data(), {1, scale_bytes})});
+    ASSERT_EQ(std::memcmp(codes.data(), got.row(r), codes.size()), 0) << name << " row " << r;
+    ASSERT_EQ(std::memcmp(scale.data(), got.scale_row(r), scale.size()), 0) << name << " row " << r;
+  }
+}
+
+std::string module_of(const std::string& tensor) {
+  return tensor.substr(0, tensor.rfind('.'));
+}
+
+TEST_F(Quantize, WritesTheExactQuantisationOfTheNamedMatricesAndCopiesTheRest) {
+  for (const std::string rule : {"floor", "even"}) {
+    QuantizeOptions o = options(kLinear);
+    o.weight_rule = rule;
+    o.out = at(rule);
+    const QuantizeReport report = quantize(o);
+    const Checkpoint source = Checkpoint::open(kLinear), got = Checkpoint::open(o.out);
+    std::map<std::string, int64_t> quantised;
+    for (const TensorInfo& t : source.tensors()) {
+      if (const TensorInfo* same = got.find(t.name); same != nullptr && same->dtype == t.dtype) {
+        EXPECT_EQ(same->shape, t.shape);
+        EXPECT_EQ(std::memcmp(source.data(t), got.data(*same), static_cast<size_t>(t.bytes)), 0) << t.name;
+        continue;
+      }
+      const std::string module = module_of(t.name);
+      const Matrix m = matrix_of(got, module);
+      ++quantised[std::string(dtype_name(m.dtype))];
+      expect_exact(matrix_of(source, module), m, rule == "even" ? MxScaleRule::even : MxScaleRule::floor, module);
+    }
+    // Layers 1, 2 and 4 of 1 to 5 are KDA; q_proj of the MLA layers keeps its format. Four MoE layers of 8 experts.
+    EXPECT_EQ(quantised, (std::map<std::string, int64_t>{{"F8_E4M3", 9}, {"F4", 96}}));
+    EXPECT_EQ(got.find("model.layers.2.self_attn.q_proj.weight")->dtype, DType::bf16);
+    EXPECT_EQ(report.bytes_before, source.total_bytes());
+    EXPECT_EQ(report.bytes_after, got.total_bytes());
+  }
+}
+
+TEST_F(Quantize, AMatrixLargerThanThePieceIsWrittenPieceByPieceWithTheSameBytes) {
+  constexpr int64_t rows = 2600, cols = 4096;  // F32: pieces of 16 MB are 1024 rows
+  std::vector<float> data(static_cast<size_t>(rows * cols));
+  for (size_t i = 0; i < data.size(); ++i)
+    data[i] = static_cast<float>(static_cast<int64_t>(i * 2654435761u % 2001) - 1000);
+  const std::string name = "language_model.model.layers.0.self_attn.k_proj";
+  QuantizeOptions o = options(checkpoint({{name + ".weight", DType::f32, {rows, cols}, data.data()}}));
+  const QuantizeReport report = quantize(o);
+  const Checkpoint got = Checkpoint::open(o.out);
+  const Matrix m = matrix_of(got, name);
+  ASSERT_EQ(m.dtype, DType::f8_e4m3);
+  const Matrix source = dense_matrix(data.data(), DType::f32, rows, cols);
+  for (int64_t r : {int64_t{0}, int64_t{1023}, int64_t{1024}, int64_t{2047}, int64_t{2048}, rows - 1})
+    expect_exact(source.slice_rows(r, 1), m.slice_rows(r, 1), MxScaleRule::rceil, name);
+  EXPECT_LE(report.buffer_bytes, int64_t{21} << 20);  // a piece, its codes and its scales
+}
+
+TEST_F(Quantize, ExpertsThatWereDequantisedGetTheirValuesBack) {
+  // MXFP4 values in bf16: another scale may hold the same block, the values may not change.
+  const Checkpoint tiny = Checkpoint::open(kTiny);
+  const std::string module = "language_model.model.layers.1.block_sparse_moe.experts.3.w2";
+  const Matrix released = matrix_of(tiny, module);
+  std::vector<bf16> wide;
+  for (int64_t r = 0; r < released.rows; ++r)
+    for (float x : row_of(released, r)) wide.push_back(to_bf16(x));
+  QuantizeOptions o =
+      options(checkpoint({{module + ".weight", DType::bf16, {released.rows, released.cols}, wide.data()}}));
+  quantize(o);
+  const Checkpoint got = Checkpoint::open(o.out);
+  for (int64_t r = 0; r < released.rows; ++r)
+    ASSERT_EQ(row_of(matrix_of(got, module), r), row_of(released, r)) << "row " << r;
+}
+
+TEST_F(Quantize, TheConfigNamesTheFormatsAndExactlyTheQuantisedModules) {
+  QuantizeOptions o = options(kTiny);
+  o.activation_rule = "rceil";
+  quantize(o);
+  const Json config = parse_json_file(o.out + "/config.json"),
+             source = parse_json_file(std::string(kTiny) + "/config.json");
+  EXPECT_EQ(config.find("quantization_config"), nullptr);
+  const JsonReader q =
+      JsonReader::open(o.out + "/config.json").get<JsonReader>("text_config").get<JsonReader>("quantization_config");
+  EXPECT_EQ(q.get<std::string>("quant_method"), "compressed-tensors");
+  EXPECT_EQ(q.get<std::string>("format"), "mixed-precision");
+  const auto groups = q.get<JsonReader>("config_groups");
+  const auto experts = groups.get<JsonReader>("group_0"), qkv = groups.get<JsonReader>("group_1");
+  // The release's own experts, copied: the group says what it said.
+  EXPECT_EQ(
+      json_text(*groups.raw("group_0")),
+      json_text(*source.find("text_config")->find("quantization_config")->find("config_groups")->find("group_0")));
+  EXPECT_EQ(qkv.get<std::string>("format"), "mxfp8-quantized");
+  EXPECT_THAT(qkv.get<std::vector<std::string>>("targets"),
+              ElementsAre("re:.*layers\\.(0|1|3|4)\\.self_attn\\.(q|k|v)_proj$"));
+  const auto activations = qkv.get<JsonReader>("input_activations");
+  EXPECT_EQ(activations.get<JsonReader>("observer_kwargs").get<std::string>("scale_rule"), "rceil");
+  EXPECT_TRUE(activations.get<bool>("dynamic"));
+  EXPECT_EQ(qkv.get<JsonReader>("weights").get<JsonReader>("observer_kwargs").get<std::string>("scale_rule"), "rceil");
+  EXPECT_THAT(q.get<std::vector<std::string>>("ignore"),
+              testing::IsSupersetOf({"re:.*layers\\.(2|5)\\.self_attn\\..*", "re:.*lm_head.*",
+                                     "re:.*self_attn\\.(f_a|f_b|g|g_a|g_b|b|o)_proj$"}));
+  // Everything else stays.
+  Json stripped = *config.find("text_config"), before = *source.find("text_config");
+  stripped.set("quantization_config", nullptr);
+  before.set("quantization_config", nullptr);
+  EXPECT_EQ(stripped.object().size(), before.object().size());
+  for (const JsonMember& m : before.object()) EXPECT_EQ(*stripped.find(m.key), m.value) << m.key;
+}
+
+TEST_F(Quantize, OneQuantisedGroupIsDescribedWithoutMixing) {
+  QuantizeOptions o = options(kLinear);
+  o.qkv = "keep";
+  quantize(o);
+  const JsonReader q = JsonReader::open(o.out + "/config.json").get<JsonReader>("quantization_config");
+  EXPECT_EQ(q.get<std::string>("format"), "mxfp4-pack-quantized");
+  EXPECT_EQ(q.get<JsonReader>("config_groups").keys().size(), 1u);
+  EXPECT_THAT(q.get<std::vector<std::string>>("ignore"), testing::Contains("re:.*self_attn.*"));
+}
+
+TEST_F(Quantize, TheEngineLoadsItWithTheStoredFormats) {
+  for (const char* model : {kTiny, kLinear}) {
+    QuantizeOptions o = options(model);
+    o.out = at(fs::path(model).filename());
+    quantize(o);
+    LoadOptions load{.model = o.out, .threads = 2, .max_length = 64};
+    Engine engine = Engine::load(load);
+    GenerateOptions greedy{.temperature = 0, .max_tokens = 8};
+    greedy.ignore_eos = true;
+    EXPECT_EQ(engine.generate({1, 2, 3}, greedy).tokens.size(), 8u);
+    bool found = false;
+    for (const auto& g : engine.info().groups) found = found || (g.name == "attention" && g.dtype == "F8_E4M3");
+    EXPECT_TRUE(found);
+  }
+}
+
+TEST_F(Quantize, ADryRunWritesNothingAndForetellsTheSizes) {
+  QuantizeOptions o = options(kLinear);
+  o.experts = "mxfp8";
+  o.dry_run = true;
+  const QuantizeReport told = quantize(o);
+  EXPECT_TRUE(fs::is_empty(folder_));
+  o.dry_run = false;
+  const QuantizeReport done = quantize(o);
+  EXPECT_EQ(told.bytes_after, done.bytes_after);
+  EXPECT_EQ(Checkpoint::open(o.out).total_bytes(), told.bytes_after);
+  ASSERT_EQ(told.groups.size(), 3u);
+  EXPECT_EQ(told.groups[1].name, "routed experts");
+  EXPECT_EQ(told.groups[1].format, "MXFP8");
+  EXPECT_EQ(told.groups[1].bytes_after, told.groups[1].bytes_before / 64 * 33);  // 2 bytes to 1 and a 32nd
+}
+
+std::map<std::string, std::string> contents(const std::string& folder) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    out[entry.path().filename()].assign(std::istreambuf_iterator<char>(file), {});
+  }
+  return out;
+}
+
+TEST_F(Quantize, AStoppedRunLeavesNothingThatLoadsAndTheSameCommandGoesOn) {
+  QuantizeOptions o = options(kTiny);
+  quantize(o);
+  const auto whole = contents(o.out);
+  o.out = at("again");
+  std::atomic<bool> stop{false};
+  QuantizeOptions stopped = o;
+  stopped.cancel = &stop;
+  // In the middle of the fourth file.
+  stopped.progress = [&](int64_t done, int64_t total) { stop = done * 7 > total * 4; };
+  EXPECT_THAT(error_of([&] { quantize(stopped); }), HasSubstr("cancelled; the same command goes on"));
+  EXPECT_FALSE(fs::exists(o.out));
+  EXPECT_NE(error_of([&] { Checkpoint::open(o.out + ".partial"); }), "no error");
+  EXPECT_NE(error_of([&] { read_config(o.out + ".partial"); }), "no error");
+  // What a run that was killed while writing leaves behind.
+  std::ofstream(o.out + ".partial/model-00005-of-000007.safetensors.partial-1-1") << "half";
+  QuantizeOptions other = o;
+  other.weight_rule = "floor";
+  EXPECT_THAT(error_of([&] { quantize(other); }), HasSubstr("an unfinished run with other settings"));
+  const QuantizeReport report = quantize(o);
+  EXPECT_GE(report.files_kept, 3);
+  EXPECT_LT(report.files_kept, 7);
+  EXPECT_EQ(contents(o.out), whole);
+  EXPECT_FALSE(fs::exists(o.out + ".partial"));
+}
+
+TEST_F(Quantize, NothingIsOverwritten) {
+  fs::create_directory(at("full"));
+  std::ofstream(at("full/notes.txt")) << "mine";
+  std::ofstream(at("file")) << "mine";
+  fs::create_directory(at("taken.partial"));
+  std::ofstream(at("taken.partial/notes.txt")) << "mine";
+  QuantizeOptions o = options(kTiny);
+  for (const char* name : {"full", "file"}) {
+    o.out = at(name);
+    EXPECT_EQ(error_of([&] { quantize(o); }), "out: " + o.out + " exists, expected a new name or an empty folder");
+  }
+  o.out = at("taken");
+  EXPECT_THAT(error_of([&] { quantize(o); }), HasSubstr("taken.partial exists and is not ours"));
+  EXPECT_EQ(contents(at("taken.partial")), (std::map<std::string, std::string>{{"notes.txt", "mine"}}));
+  EXPECT_EQ(contents(at("full")), (std::map<std::string, std::string>{{"notes.txt", "mine"}}));
+}
+
+TEST_F(Quantize, OptionsAreRefusedByName) {
+  const auto refusal = [&](auto change) {
+    QuantizeOptions o = options(kTiny);
+    change(o);
+    return error_of([&] { quantize(o); });
+  };
+  EXPECT_EQ(refusal([](QuantizeOptions& o) { o.qkv = "fp8"; }), "qkv: 'fp8', accepted: mxfp8, mxfp4, keep");
+  EXPECT_EQ(refusal([](QuantizeOptions& o) { o.experts = ""; }), "experts: '', accepted: mxfp8, mxfp4, keep");
+  EXPECT_EQ(refusal([](QuantizeOptions& o) { o.weight_rule = "ceil"; }),
+            "weight_rule: 'ceil', accepted: floor, rceil, even");
+  EXPECT_EQ(refusal([](QuantizeOptions& o) { o.activation_rule = "1"; }),
+            "activation_rule: '1', accepted: floor, rceil, even");
+  EXPECT_THAT(refusal([](QuantizeOptions& o) { o.qkv = "keep"; }), HasSubstr("nothing would be quantised"));
+  EXPECT_EQ(refusal([](QuantizeOptions& o) { o.out = ""; }), "out: empty name");
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(Quantize, TensorsThatCannotBeQuantisedAreRefusedByName) {
+  const std::string q = "language_model.model.layers.0.self_attn.q_proj.weight";
+  std::vector<bf16> data(64 * 96, to_bf16(1));
+  const auto refusal = [&](const std::vector<TensorToWrite>& tensors) {
+    QuantizeOptions o = options(checkpoint(tensors));
+    const std::string message = error_of([&] { quantize(o); });
+    EXPECT_FALSE(fs::exists(o.out));
+    fs::remove_all(o.out + ".partial");
+    return message;
+  };
+  EXPECT_THAT(refusal({{q, DType::bf16, {64, 90}, data.data()}}),
+              AllOf(HasSubstr(q), HasSubstr("90 columns, expected a multiple of the scale block 32")));
+  EXPECT_THAT(refusal({{q, DType::f16, {64, 96}, data.data()}}), AllOf(HasSubstr(q), HasSubstr("dtype F16")));
+  EXPECT_THAT(refusal({{q, DType::bf16, {64 * 96}, data.data()}}), HasSubstr("expected a matrix"));
+  EXPECT_THAT(refusal({{q, DType::bf16, {64, 96}, data.data()},
+                       {"language_model.model.layers.0.mlp.up_proj.weight", DType::f8_e4m3, {4, 32}, data.data()}}),
+              AllOf(HasSubstr("mlp.up_proj.weight"), HasSubstr("quantised already")));
+}
+
+TEST_F(Quantize, AnotherFormatOfAGroupAndWeightsThatAreNotFiniteAreRefused) {
+  const std::string q = "language_model.model.layers.0.self_attn.q_proj.weight";
+  const std::string expert = "language_model.model.layers.1.block_sparse_moe.experts.0.w1";
+  std::vector<bf16> data(64 * 96, to_bf16(1));
+  QuantizeOptions o = options(checkpoint({{q, DType::bf16, {64, 96}, data.data()},
+                                          {expert + ".weight_packed", DType::u8, {4, 16}, data.data()},
+                                          {expert + ".weight_scale", DType::u8, {4, 1}, data.data()}}));
+  o.experts = "mxfp8";
+  EXPECT_THAT(error_of([&] { quantize(o); }),
+              AllOf(HasSubstr(expert), HasSubstr("dtype U8 of routed experts, only BF16 and F32 are quantised")));
+  data[5 * 96 + 7] = to_bf16(NAN);
+  o = options(checkpoint({{q, DType::bf16, {64, 96}, data.data()}}));
+  EXPECT_THAT(error_of([&] { quantize(o); }), AllOf(HasSubstr(q), HasSubstr("not finite in row 5")));
+  EXPECT_FALSE(fs::exists(o.out));
+}
+
+}  // namespace
+}  // namespace kdelta
