@@ -25,7 +25,8 @@ class Drafter {
   virtual int64_t bytes() const { return 0; }
   // Called once before any query; the engine's threads and options, its scratch is not to be used.
   virtual void attach(const Exec&) {}
-  // Fills `tokens` of each query. Called between steps with the requests that decode.
+  // Fills `tokens` of each query. Called between steps with the requests that decode. When it throws, the step runs
+  // without drafts and the requests are forgotten.
   virtual void propose(std::span<DraftQuery> queries) = 0;
   // The request ended: whatever was kept for it goes.
   virtual void forget(RequestId) {}

@@ -25,7 +25,7 @@ struct TokenEvent {
 // Work since the engine was made. Counts, not times.
 struct EngineStats {
   int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0;  // tokens computed; decode: drafts included
-  int64_t drafts = 0, accepted_drafts = 0;
+  int64_t drafts = 0, accepted_drafts = 0, failed_proposals = 0;
   int64_t preempted = 0, saved = 0, replayed_tokens = 0;  // saved: of the preempted, those whose state was kept
 };
 

@@ -53,7 +53,16 @@ void Engine::draft() {
     queries_[n++].tokens.clear();
   }
   const std::span<DraftQuery> queries = std::span(queries_).first(n);
-  drafter_->propose(queries);
+  try {
+    drafter_->propose(queries);
+  } catch (const std::exception&) {
+    // Guesses are not needed. What the drafter knew of these requests may be half written.
+    ++stats_.failed_proposals;
+    for (DraftQuery& query : queries) {
+      query.tokens.clear();
+      drafter_->forget(query.request->id);
+    }
+  }
   size_t q = 0;
   for (const auto& r : requests_) {
     if (q == n || queries[q].request != r.get()) continue;

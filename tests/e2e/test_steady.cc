@@ -82,6 +82,31 @@ TEST(SteadyState, DecodingAllocatesNothingPerToken) {
   }
 }
 
+// Verification too: the lookup drafter, buckets, prefixes in the cache, many sequences.
+TEST(SteadyState, VerifyingDraftsAllocatesNothingPerToken) {
+  const LoadedModel loaded = load_model("tests/golden/k3_a", LoadFormat::checkpoint);
+  runtime::EngineConfig c = engine_config(DType::bf16);
+  c.max_sequences = 12;
+  c.drafts = 4;
+  c.prefix_snapshots = 4;
+  c.buckets = {{12, 1}, {12, 5}};
+  runtime::Engine engine(*loaded.model, c);
+  runtime::RequestOptions o;
+  o.max_tokens = 250;
+  o.sampling.temperature = 0;
+  std::vector<int32_t> prompt(100);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i % 7);
+  for (int i = 0; i < 12; ++i) {
+    prompt[0] = i;
+    engine.submit(prompt, o);
+  }
+  for (int i = 0; i < 16; ++i) engine.step(ignore);
+  const int64_t before = allocations.load(), drafts = engine.stats().drafts;
+  for (int i = 0; i < 30; ++i) engine.step(ignore);
+  EXPECT_EQ(allocations.load() - before, 0);
+  EXPECT_GT(engine.stats().drafts, drafts);
+}
+
 // Two steps are planned, a prefill and a decode, each with a team of its own at most; then the engine has its team.
 TEST(Load, PlansItsMemoryOnce) {
   LoadOptions load{.model = "tests/golden/linear_a"};
