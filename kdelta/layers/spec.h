@@ -13,17 +13,29 @@ namespace kdelta {
 
 enum class WeightKind : uint8_t {
   matrix,       // [rows, cols], any stored format, stays in the file: target Matrix
+  product,      // names[0] [rows, inner] times names[1] [inner, cols] in fp32, rounded once: target Matrix
   vector,       // any shape of `shape` elements in all, converted to fp32: target View<const float> of shape [elements]
   head_scalar,  // like vector, but the file may pad it: the first `shape` elements are used (A_log)
   conv_taps,  // parts of [C, 1, W] or [C, W], stacked along C, fp32, stored transposed: target View<const float> [W, C]
   score_row,  // elementwise product of two vectors (attention-residual norm weight and projection row), fp32
 };
 
+// Which part of a weight a rank of a sharded model holds; ranks hold equal parts, in order.
+enum class ShardRule : uint8_t {
+  whole,    // all of it
+  rows,     // of its rows: outputs, heads, elements of a vector; of a product: of its first factor; of conv_taps: of
+            // every stacked part
+  columns,  // of its columns: inputs
+};
+
 struct WeightSpec {
   std::vector<std::string> names;  // relative to the layer, without the suffix
   WeightKind kind = WeightKind::matrix;
-  Shape shape;                     // of the whole target: matrix [rows, cols]; vector [n]; conv_taps [C, W]
+  Shape shape;        // of the target, which is a rank's part: matrix [rows, cols]; vector [n]; taps [C, W]
+  int64_t inner = 0;  // product only
   std::string suffix = ".weight";  // "" for A_log and other bare names
+  ShardRule shard = ShardRule::whole;
+  std::string group = {};  // weights of a layer with the same group are stored in the same precision; "": free
   std::variant<Matrix*, View<const float>*> target;
 };
 

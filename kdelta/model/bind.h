@@ -1,50 +1,90 @@
-// Weight specs meet a checkpoint: every spec finds its tensors, is checked and gets a view. Matrices stay where they
-// lie in the mapped file, in file order; small vectors become fp32. Everything that does not fit is refused with the
-// tensor's name before anything is computed; tensors that nobody asked for are listed.
+// Weight specs meet stored tensors: every spec finds its tensors, is checked and gets a view. Matrices stay where they
+// lie in the mapped file, in file order; small vectors become fp32; products are composed. Everything that does not fit
+// is refused with the tensor's name before anything is computed; tensors that nobody asked for are listed.
+//
+// Storage is of two kinds. What lies in a file (or in a caller's memory) is only pointed at: a newer tensor moves the
+// pointer. What is made here - fp32 vectors, packed convolution taps, products - lives in memory of its own whose
+// address never changes, so whatever remembers it sees new values after a reload.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "kdelta/core/buffer.h"
-#include "kdelta/io/checkpoint.h"
-#include "kdelta/layers/spec.h"
+#include "kdelta/core/options.h"
+#include "kdelta/model/weight_reader.h"
 
 namespace kdelta {
 
-// A spec and the full prefix of its tensor names.
-struct PlacedSpec {
-  std::string prefix;
-  WeightSpec spec;
-};
-
 struct BindReport {
   int64_t mapped_bytes = 0;     // used in place
-  int64_t converted_bytes = 0;  // fp32 copies of vectors, and matrices whose address was not aligned to their element
+  int64_t converted_bytes = 0;  // fp32 copies of vectors, products, matrices whose address was not aligned
   int64_t missing_alignment = 0;
+  int64_t composed_bytes = 0;       // of converted_bytes: products
   int64_t elements = 0;             // of all specs
   std::vector<std::string> unused;  // tensors of the checkpoint that no spec names
 };
 
-// Owns what binding had to convert; the checkpoint must stay alive beside it.
+struct BindOptions {
+  Shard shard;      // the specs' shapes are this rank's
+  Options options;  // threads and instruction set of compositions
+};
+
 class BoundWeights {
  public:
-  BoundWeights() = default;
+  BoundWeights();
+  ~BoundWeights();
+  BoundWeights(BoundWeights&&) noexcept;
+  BoundWeights& operator=(BoundWeights&&) noexcept;
+
   // Throws Error(bad_file) naming file, tensor and reason: missing, wrong shape, unknown dtype, a scale tensor that is
-  // missing or misshapen, NaN scale bytes, non-finite vectors.
-  static BoundWeights bind(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report);
+  // missing or misshapen, NaN scale bytes, non-finite vectors, one group in several precisions. Keeps the files mapped.
+  static BoundWeights bind(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report,
+                           const BindOptions& options = {});
   // Random weights of the specs' shapes for any config (--load-format dummy): bf16 matrices, small values, same seed
-  // same weights.
+  // same weights. A product is one such matrix.
   static BoundWeights dummy(const std::vector<PlacedSpec>& specs, uint64_t seed, BindReport* report);
   // Shapes only: targets get addresses that nobody may touch. For planning without reading a byte of data.
-  static BoundWeights shapes(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report);
+  static BoundWeights shapes(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report,
+                             const BindOptions& options = {});
   // The same for the weights that dummy() would make; the report says what they would take.
   static BoundWeights dummy_shapes(const std::vector<PlacedSpec>& specs, BindReport* report);
 
+  // Nothing is there yet: tensors come by WeightUpdates, in any order and number. What is made here has no memory
+  // before allocate(); updates before that are remembered and what they lack is done then. finalize() throws
+  // Error(bad_file) naming what never came, or what came and was never made because nobody called allocate().
+  static BoundWeights expect(const std::vector<PlacedSpec>& specs, const BindOptions& options = {});
+  void allocate();
+  void finalize();
+
  private:
-  friend class Binder;
-  std::vector<Buffer> owned_;
+  friend class WeightUpdate;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// New tensors for bound weights, all or nothing. Nothing is visible before commit(); an update that is destroyed
+// without it, or whose commit() throws, changed nothing. What needs several tensors takes those that the update does
+// not bring from before: a product after new f_a is old f_b times new f_a. MX codes and their scales have no such
+// meaning apart: one without the other is refused. Not while a step runs.
+class WeightUpdate {
+ public:
+  explicit WeightUpdate(BoundWeights& weights);
+  ~WeightUpdate();
+  WeightUpdate(const WeightUpdate&) = delete;
+  WeightUpdate& operator=(const WeightUpdate&) = delete;
+
+  // A tensor under its name in the checkpoint, whole or this rank's part; of two under one name the later counts. The
+  // data is only pointed at, as that of a checkpoint: it must stay, unchanged, as long as the weights. False when no
+  // spec asks for the name.
+  bool put(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const void* data);
+  // Throws Error(bad_file) naming the tensor and the reason.
+  void commit();
+
+ private:
+  struct Staged;
+  BoundWeights::Impl& weights_;
+  std::unique_ptr<Staged> staged_;
 };
 
 }  // namespace kdelta

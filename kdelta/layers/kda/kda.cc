@@ -9,32 +9,72 @@
 
 namespace kdelta {
 
+namespace {
+
+// Projections of x in as few calls as there are stored formats. One format (layout A): one call for [q | k | v | g | f
+// | b]. q, k and v quantised apart from the rest (layout B): [q | k | v], then [g | f | b]. Every part is read where it
+// lies and padded to whole panels of 16 rows by the op, so no part is ever packed or copied.
+void project_runs(const Exec& ex, const AnyConstView& x, std::span<const LinearPart> parts) {
+  for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+    while (end < parts.size() && parts[end].w.dtype == parts[begin].w.dtype) ++end;
+    linear(ex,
+           {.x = x, .w = parts[begin].w, .out = parts[begin].out, .more = parts.subspan(begin + 1, end - begin - 1)});
+  }
+}
+
+}  // namespace
+
 std::vector<WeightSpec> KdaLayer::weights() {
   const int64_t D = c_.hidden, P = c_.heads * c_.head_dim, R = c_.head_dim;
-  const auto matrix = [](const char* name, Shape shape, Matrix* target) {
-    return WeightSpec{.names = {name}, .shape = shape, .target = target};
+  const auto matrix = [](const char* name, Shape shape, ShardRule shard, const char* group, Matrix* target) {
+    return WeightSpec{.names = {name}, .shape = shape, .shard = shard, .group = group, .target = target};
   };
+  constexpr auto kWhole = ShardRule::whole, kRows = ShardRule::rows;
   std::vector<WeightSpec> w = {
-      matrix("q_proj", {P, D}, &q_),
-      matrix("k_proj", {P, D}, &k_),
-      matrix("v_proj", {P, D}, &v_),
-      matrix("f_a_proj", {R, D}, &f_a_),
-      matrix("f_b_proj", {P, R}, &f_b_),
-      matrix("b_proj", {c_.heads, D}, &b_),
-      matrix("o_proj", {D, P}, &o_),
+      matrix("q_proj", {P, D}, kRows, "q, k and v", &q_),
+      matrix("k_proj", {P, D}, kRows, "q, k and v", &k_),
+      matrix("v_proj", {P, D}, kRows, "q, k and v", &v_),
+      matrix("b_proj", {c_.heads, D}, kRows, "gates", &b_),
+      matrix("o_proj", {D, P}, ShardRule::columns, "", &o_),
       {.names = {"q_conv1d", "k_conv1d", "v_conv1d"},
        .kind = WeightKind::conv_taps,
        .shape = {3 * P, c_.conv_width},
+       .shard = kRows,
        .target = &conv_},
-      {.names = {"A_log"}, .kind = WeightKind::head_scalar, .shape = {c_.heads}, .suffix = "", .target = &a_log_},
-      {.names = {"dt_bias"}, .kind = WeightKind::vector, .shape = {P}, .suffix = "", .target = &dt_bias_},
+      {.names = {"A_log"},
+       .kind = WeightKind::head_scalar,
+       .shape = {c_.heads},
+       .suffix = "",
+       .shard = kRows,
+       .target = &a_log_},
+      {.names = {"dt_bias"},
+       .kind = WeightKind::vector,
+       .shape = {P},
+       .suffix = "",
+       .shard = kRows,
+       .target = &dt_bias_},
       {.names = {"o_norm"}, .kind = WeightKind::vector, .shape = {c_.head_dim}, .target = &o_norm_},
   };
+  switch (c_.gate_form) {
+    case KdaGateForm::factored:
+      w.push_back(matrix("f_a_proj", {R, D}, kWhole, "gates", &f_));
+      w.push_back(matrix("f_b_proj", {P, R}, kRows, "", &f_b_));
+      break;
+    case KdaGateForm::composed:
+      w.push_back({.names = {"f_b_proj", "f_a_proj"},
+                   .kind = WeightKind::product,
+                   .shape = {P, D},
+                   .inner = R,
+                   .shard = kRows,
+                   .group = "gates",
+                   .target = &f_});
+      break;
+  }
   if (c_.full_rank_gate) {
-    w.push_back(matrix("g_proj", {P, D}, &g_));
+    w.push_back(matrix("g_proj", {P, D}, kRows, "gates", &g_));
   } else {
-    w.push_back(matrix("g_a_proj", {R, D}, &g_a_));
-    w.push_back(matrix("g_b_proj", {P, R}, &g_b_));
+    w.push_back(matrix("g_a_proj", {R, D}, kWhole, "gates", &g_));
+    w.push_back(matrix("g_b_proj", {P, R}, kRows, "", &g_b_));
   }
   return w;
 }
@@ -54,11 +94,34 @@ std::vector<StateSpec> KdaLayer::states(const StateParams& params) const {
            .shard_groups = 3}};
 }
 
+KdaLayer::Inputs KdaLayer::project(const Exec& ex, const AnyConstView& x) const {
+  const int64_t T = x.dim(0), P = c_.heads * c_.head_dim;
+  const auto take = [&](int64_t width) { return ex.scratch->take(x.dtype, {T, width}); };
+  const Inputs in{.qkv = take(3 * P),
+                  .gate = take(g_.rows),
+                  .decay = take(f_.rows),
+                  .beta = ex.scratch->take<float>({T, c_.heads})};
+  const LinearPart parts[] = {{q_, in.qkv.columns(0, P)},
+                              {k_, in.qkv.columns(P, P)},
+                              {v_, in.qkv.columns(2 * P, P)},
+                              {g_, in.gate},
+                              {f_, in.decay},
+                              {b_, in.beta}};
+  project_runs(ex, x, parts);
+  return in;
+}
+
+// The second of a low-rank pair of projections.
+AnyView KdaLayer::expand(const Exec& ex, const AnyView& low, const Matrix& w) const {
+  const AnyView out = ex.scratch->take(low.dtype, {low.dim(0), w.rows});
+  linear(ex, {.x = low, .w = w, .out = out});
+  return out;
+}
+
 void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x,
                        const AnyConstView& addend, const AnyView& out) const {
   Arena::Scope scope(*ex.scratch);
   const int64_t T = x.dim(0), H = c_.heads, K = c_.head_dim, P = H * K;
-  const auto take = [&](int64_t width) { return ex.scratch->take(x.dtype, {T, width}); };
   const Sequences seq{.cu = b.cu,
                       .slot = b.slot,
                       .accepted = b.accepted,
@@ -69,24 +132,18 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
                       .max_len = b.max_len};
 
   // q | k | v stay side by side from the projections through the convolution into the recurrence.
-  const AnyView qkv = take(3 * P), mixed = take(3 * P);
-  linear(ex, {.x = x, .w = q_, .out = qkv.columns(0, P)});
-  linear(ex, {.x = x, .w = k_, .out = qkv.columns(P, P)});
-  linear(ex, {.x = x, .w = v_, .out = qkv.columns(2 * P, P)});
-  short_conv(ex, {.x = qkv, .weight = conv_, .seq = seq, .state = state[1], .out = mixed});
+  const Inputs in = project(ex, x);
+  const AnyView mixed = ex.scratch->take(x.dtype, {T, 3 * P});
+  short_conv(ex, {.x = in.qkv, .weight = conv_, .seq = seq, .state = state[1], .out = mixed});
 
-  const AnyView low = take(K), decay = take(P);
-  linear(ex, {.x = x, .w = f_a_, .out = low});
-  linear(ex, {.x = low, .w = f_b_, .out = decay});
-  const View<float> beta = ex.scratch->take<float>({T, H});
-  linear(ex, {.x = x, .w = b_, .out = beta});
-
-  const AnyView core = take(P).split_last(H, K);
+  // beta stays raw: its sigmoid is taken once, in fp32, by the recurrence.
+  const AnyView decay = c_.gate_form == KdaGateForm::composed ? in.decay : expand(ex, in.decay, f_b_);
+  const AnyView core = ex.scratch->take(x.dtype, {T, P}).split_last(H, K);
   kda(ex, {.q = mixed.columns(0, P).split_last(H, K),
            .k = mixed.columns(P, P).split_last(H, K),
            .v = mixed.columns(2 * P, P).split_last(H, K),
            .gate = decay.split_last(H, K),
-           .beta = beta,
+           .beta = in.beta,
            .a_log = a_log_,
            .dt_bias = View<const float>(dt_bias_.data, {H, K}),
            .gate_kind = c_.bounded_gate ? KdaGate::bounded : KdaGate::softplus,
@@ -96,13 +153,7 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
            .state = state[0],
            .out = core});
 
-  const AnyView gate = take(P);
-  if (c_.full_rank_gate) {
-    linear(ex, {.x = x, .w = g_, .out = gate});
-  } else {
-    linear(ex, {.x = x, .w = g_a_, .out = low});
-    linear(ex, {.x = low, .w = g_b_, .out = gate});
-  }
+  const AnyView gate = c_.full_rank_gate ? in.gate : expand(ex, in.gate, g_b_);
   gated_norm(
       ex,
       {.x = core, .gate = gate.split_last(H, K), .weight = o_norm_, .eps = c_.norm_eps, .live = b.live(), .out = core});

@@ -6,9 +6,14 @@
 
 namespace kdelta {
 
+// The decay gate is f_b(f_a(x)), of rank head_dim: either in these two steps, or as one matrix F = f_b f_a, which saves
+// a dependent projection and costs the bytes of F.
+enum class KdaGateForm : uint8_t { factored, composed };
+
 struct KdaLayerConfig {
-  int64_t hidden = 0, heads = 0, head_dim = 0, conv_width = 0;
-  bool full_rank_gate = false;  // g_proj, else g_b(g_a(x)) of rank head_dim
+  int64_t hidden = 0, heads = 0, head_dim = 0, conv_width = 0;  // heads: of this rank
+  KdaGateForm gate_form = KdaGateForm::factored;
+  bool full_rank_gate = false;  // g_proj, else g_b(g_a(x)) of rank head_dim, always in two steps
   bool bounded_gate = false;    // lower_bound * sigmoid, else softplus
   float lower_bound = 0;
   float norm_eps = 0;  // of the gated output norm
@@ -24,8 +29,18 @@ class KdaLayer final : public Mixer {
                const AnyView& out) const override;
 
  private:
+  // What x is multiplied by, and where that goes.
+  struct Inputs {
+    AnyView qkv, gate, decay;  // gate and decay: the values themselves, or the low-rank inputs of g_b and f_b
+    View<float> beta;
+  };
+  Inputs project(const Exec& ex, const AnyConstView& x) const;
+  AnyView expand(const Exec& ex, const AnyView& low, const Matrix& w) const;
+
   KdaLayerConfig c_;
-  Matrix q_, k_, v_, f_a_, f_b_, b_, g_, g_a_, g_b_, o_;
+  Matrix q_, k_, v_, b_, o_;
+  Matrix g_, g_b_;  // g_: g_proj or g_a
+  Matrix f_, f_b_;  // f_: f_a or F
   View<const float> conv_, a_log_, dt_bias_, o_norm_;
 };
 

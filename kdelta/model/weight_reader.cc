@@ -1,0 +1,264 @@
+#include "kdelta/model/weight_reader.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "kdelta/core/check.h"
+#include "kdelta/io/safetensors.h"
+
+namespace kdelta {
+namespace {
+
+constexpr uintptr_t kNowhere = 64;  // a non-null address that nobody reads
+
+std::string base_name(const PlacedSpec& placed, size_t i) {
+  return placed.prefix + placed.spec.names[i] + placed.spec.suffix;
+}
+
+int64_t numel(const TensorInfo& t) {
+  int64_t n = 1;
+  for (int64_t d : t.shape) n *= d;
+  return n;
+}
+
+bool is_mx(DType d) {
+  return d == DType::f8_e4m3 || d == DType::f8_e5m2;
+}
+
+// Rows, columns and shard rule of factor i of a product, or of the matrix itself.
+WeightSpec factor_of(const WeightSpec& spec, size_t i) {
+  WeightSpec f = spec;
+  if (spec.kind != WeightKind::product) return f;
+  f.shape = i == 0 ? Shape{spec.shape[0], spec.inner} : Shape{spec.inner, spec.shape[1]};
+  if (i == 0 ? spec.shard == ShardRule::columns : spec.shard == ShardRule::rows) f.shard = ShardRule::whole;
+  return f;
+}
+
+// The codes of the matrix `base`: packed FP4 under a name of their own, everything else under `base` itself.
+std::optional<StoredTensor> find_codes(const TensorSource& source, const std::string& base) {
+  if (auto packed = source.find(base + "_packed")) return packed;
+  return source.find(base);
+}
+
+bool has_scales(const std::string& base, const TensorInfo& codes) {
+  return codes.name != base || is_mx(codes.dtype);
+}
+
+}  // namespace
+
+const char* to_string(Precision precision) {
+  switch (precision) {
+    case Precision::floating:
+      return "floating point";
+    case Precision::mxfp8:
+      return "MXFP8";
+    case Precision::mxfp4:
+      return "MXFP4";
+  }
+  KDELTA_UNREACHABLE("precision", precision);
+}
+
+void WeightReader::refuse(const StoredTensor& t, const std::string& reason) const {
+  fail(ErrorCode::bad_file, t.origin, ": tensor ", t.info->name, ": ", reason);
+}
+
+StoredTensor WeightReader::need(const std::string& name) const {
+  if (auto t = source_.find(name)) return *t;
+  fail(ErrorCode::bad_file, source_.origin(), ": tensor ", name, ": missing");
+}
+
+bool WeightReader::complete(const PlacedSpec& placed) const {
+  for (size_t i = 0; i < placed.spec.names.size(); ++i) {
+    const std::string base = base_name(placed, i);
+    const auto codes = find_codes(source_, base);
+    if (!codes || (has_scales(base, *codes->info) && !source_.find(base + "_scale"))) return false;
+  }
+  return true;
+}
+
+void WeightReader::require(const PlacedSpec& placed) const {
+  for (size_t i = 0; i < placed.spec.names.size(); ++i) {
+    const std::string base = base_name(placed, i);
+    const auto codes = find_codes(source_, base);
+    if (!codes) (void)need(base);
+    if (has_scales(base, *codes->info)) (void)need(base + "_scale");
+  }
+}
+
+bool WeightReader::expect_whole_or_part(const StoredTensor& t, const std::vector<int64_t>& part, ShardRule rule) const {
+  std::vector<int64_t> whole = part;
+  if (rule == ShardRule::rows) whole.front() *= shard_.ranks;
+  if (rule == ShardRule::columns) whole.back() *= shard_.ranks;
+  if (t.info->shape == whole) return true;
+  if (t.info->shape == part) return false;
+  const std::string other =
+      whole == part ? "" : str(" or, the part of one of ", shard_.ranks, " ranks, ", shape_text(part));
+  refuse(t, str("shape ", shape_text(t.info->shape), ", expected ", shape_text(whole), other));
+}
+
+const uint8_t* WeightReader::begin_of(const StoredTensor& t, int64_t rows, int64_t cols, ShardRule rule,
+                                      int64_t* row_bytes) const {
+  const bool whole = expect_whole_or_part(t, {rows, cols}, rule);
+  const int64_t part_bytes = cols * dtype_bytes(t.info->dtype);
+  *row_bytes = whole && rule == ShardRule::columns ? part_bytes * shard_.ranks : part_bytes;
+  if (t.data == nullptr) return reinterpret_cast<const uint8_t*>(kNowhere);
+  if (!whole) return t.data;
+  switch (rule) {
+    case ShardRule::whole:
+      return t.data;
+    case ShardRule::rows:
+      return t.data + shard_.rank * rows * part_bytes;
+    case ShardRule::columns:
+      return t.data + shard_.rank * part_bytes;
+  }
+  KDELTA_UNREACHABLE("shard rule", rule);
+}
+
+Matrix WeightReader::mx_matrix(const StoredTensor& codes, const std::string& scale_name, DType dtype,
+                               const WeightSpec& spec) const {
+  const int64_t rows = spec.shape[0], cols = spec.shape[1];
+  if (cols % kMxBlock != 0)
+    refuse(
+        codes,
+        str(dtype == DType::f4_e2m1 ? "MXFP4" : "MXFP8", " needs columns in multiples of ", kMxBlock,
+            shard_.ranks > 1 && spec.shard == ShardRule::columns ? ", a rank's part has " : ", the layer has ", cols));
+  Matrix m = dense_matrix(nullptr, dtype, rows, cols);
+  m.data = begin_of(codes, rows, m.row_bytes, spec.shard, &m.row_bytes);
+  const StoredTensor scale = need(scale_name);
+  if (scale.info->dtype != DType::u8 && scale.info->dtype != DType::f8_e8m0)
+    refuse(scale, str("dtype ", dtype_name(scale.info->dtype), ", expected U8 or F8_E8M0"));
+  m.scale = begin_of(scale, rows, cols / kMxBlock, spec.shard, &m.scale_row_bytes);
+  // 255 is NaN: one such byte would poison a row for good.
+  for (int64_t r = 0; scale.data != nullptr && r < rows; ++r)
+    if (const void* nan = std::memchr(m.scale_row(r), 255, static_cast<size_t>(cols / kMxBlock)))
+      refuse(scale, str("scale byte 255 (NaN) at offset ", static_cast<const uint8_t*>(nan) - scale.data));
+  return m;
+}
+
+Matrix WeightReader::matrix(const PlacedSpec& placed, size_t i) const {
+  const std::string base = base_name(placed, i);
+  const WeightSpec spec = factor_of(placed.spec, i);
+  const auto found = find_codes(source_, base);
+  const StoredTensor t = found ? *found : need(base);
+  const DType dtype = t.info->dtype;
+  if (t.info->name != base) {
+    if (dtype != DType::u8) refuse(t, str("dtype ", dtype_name(dtype), ", expected U8"));
+    return mx_matrix(t, base + "_scale", DType::f4_e2m1, spec);
+  }
+  if (is_mx(dtype)) return mx_matrix(t, base + "_scale", dtype, spec);
+  if (dtype != DType::bf16 && dtype != DType::f32) {
+    (void)expect_whole_or_part(t, {spec.shape[0], spec.shape[1]}, spec.shard);
+    refuse(t, str("dtype ", dtype_name(dtype), ", accepted for a matrix: BF16, F32, F8_E4M3, F8_E5M2, packed U8"));
+  }
+  Matrix m = dense_matrix(nullptr, dtype, spec.shape[0], spec.shape[1]);
+  m.data = begin_of(t, m.rows, m.cols, spec.shard, &m.row_bytes);
+  return m;
+}
+
+Precision WeightReader::precision(const PlacedSpec& placed, size_t i) const {
+  const std::string base = base_name(placed, i);
+  const auto codes = find_codes(source_, base);
+  const StoredTensor t = codes ? *codes : need(base);
+  if (t.info->name != base) return Precision::mxfp4;
+  return is_mx(t.info->dtype) ? Precision::mxfp8 : Precision::floating;
+}
+
+// Vectors ------------------------------------------------------------------------------------------------------------
+
+Shape WeightReader::values_shape(const WeightSpec& spec) {
+  return spec.kind == WeightKind::conv_taps ? Shape{spec.shape[1], spec.shape[0]} : Shape{spec.shape[0]};
+}
+
+int64_t WeightReader::first_element(const StoredTensor& t, const WeightSpec& spec) const {
+  const int64_t n = numel(*t.info), part = spec.shape[0],
+                whole = spec.shard == ShardRule::rows ? part * shard_.ranks : part;
+  const int64_t mine = spec.shard == ShardRule::rows ? shard_.rank * part : 0;
+  const std::string other = whole == part ? "" : str(" or, of one of ", shard_.ranks, " ranks, ", part);
+  switch (spec.kind) {
+    case WeightKind::vector:
+    case WeightKind::score_row:
+      if (n != whole && n != part)
+        refuse(t, str("shape ", shape_text(t.info->shape), ", expected ", whole, other, " elements"));
+      return n == whole ? mine : 0;
+    case WeightKind::head_scalar:
+      // Padding is behind the last head of the model, so it goes before ranks take their parts.
+      if (n == part && part != whole) return 0;
+      if (n < whole)
+        refuse(t, str("shape ", shape_text(t.info->shape), ", expected at least ", whole, other, " elements"));
+      return mine;
+    case WeightKind::conv_taps: {
+      const auto parts = static_cast<int64_t>(spec.names.size());
+      const int64_t C = part / parts, all = whole / parts, W = spec.shape[1];
+      const std::vector<int64_t>& shape = t.info->shape;
+      const auto is = [&](int64_t c) {
+        return shape == std::vector<int64_t>{c, 1, W} || shape == std::vector<int64_t>{c, W};
+      };
+      if (is(all)) return mine / parts * W;
+      if (is(C)) return 0;
+      refuse(t, str("shape ", shape_text(shape), ", expected [", all, ", 1, ", W, "] or [", all, ", ", W, "]",
+                    all == C ? "" : str(" or, of one of ", shard_.ranks, " ranks, ", C, " rows")));
+    }
+    case WeightKind::matrix:
+    case WeightKind::product:
+      break;
+  }
+  KDELTA_UNREACHABLE("vector kind", spec.kind);
+}
+
+float WeightReader::element(const StoredTensor& t, int64_t i) const {
+  const uint8_t* p = t.data + i * dtype_bytes(t.info->dtype);
+  uint16_t half = 0;
+  switch (t.info->dtype) {
+    case DType::f32: {
+      float x;
+      std::memcpy(&x, p, sizeof(x));
+      return x;
+    }
+    case DType::bf16:
+      std::memcpy(&half, p, sizeof(half));
+      return to_float(bf16{half});
+    case DType::f16:
+      std::memcpy(&half, p, sizeof(half));
+      return to_float(f16{half});
+    default:
+      refuse(t, str("dtype ", dtype_name(t.info->dtype), ", accepted for a vector: F32, BF16, F16"));
+  }
+}
+
+float WeightReader::finite_element(const StoredTensor& t, int64_t i) const {
+  const float x = element(t, i);
+  if (!std::isfinite(x)) refuse(t, str("element ", i, " is ", x));
+  return x;
+}
+
+void WeightReader::check_values(const PlacedSpec& placed) const {
+  for (size_t i = 0; i < placed.spec.names.size(); ++i) (void)first_element(need(base_name(placed, i)), placed.spec);
+}
+
+void WeightReader::transpose_taps(const PlacedSpec& placed, float* out) const {
+  const WeightSpec& spec = placed.spec;
+  const auto parts = static_cast<int64_t>(spec.names.size());
+  const int64_t total = spec.shape[0], W = spec.shape[1], C = total / parts;
+  for (int64_t p = 0; p < parts; ++p) {
+    const StoredTensor t = need(base_name(placed, static_cast<size_t>(p)));
+    const int64_t first = first_element(t, spec);
+    for (int64_t c = 0; c < C; ++c)
+      for (int64_t j = 0; j < W; ++j) out[j * total + p * C + c] = finite_element(t, first + c * W + j);
+  }
+}
+
+void WeightReader::values(const PlacedSpec& placed, float* out) const {
+  const WeightSpec& spec = placed.spec;
+  if (spec.kind == WeightKind::conv_taps) return transpose_taps(placed, out);
+  for (size_t p = 0; p < spec.names.size(); ++p) {
+    const StoredTensor t = need(base_name(placed, p));
+    const int64_t first = first_element(t, spec);
+    // A score row is the product of its vectors.
+    for (int64_t i = 0; i < spec.shape[0]; ++i) {
+      const float x = finite_element(t, first + i);
+      out[i] = p == 0 ? x : out[i] * x;
+    }
+  }
+}
+
+}  // namespace kdelta

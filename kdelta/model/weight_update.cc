@@ -1,0 +1,82 @@
+#include <algorithm>
+
+#include "kdelta/core/check.h"
+#include "kdelta/io/safetensors.h"
+#include "kdelta/model/bound_weights.h"
+
+namespace kdelta {
+namespace {
+
+bool is_mx_codes(const TensorInfo& t) {
+  return t.name.ends_with("_packed") || t.dtype == DType::f8_e4m3 || t.dtype == DType::f8_e5m2;
+}
+
+std::string scale_name(const std::string& codes) {
+  constexpr std::string_view kPacked = "_packed";
+  return (codes.ends_with(kPacked) ? codes.substr(0, codes.size() - kPacked.size()) : codes) + "_scale";
+}
+
+}  // namespace
+
+struct WeightUpdate::Staged {
+  PutTensors tensors;
+  std::vector<BoundWeights::Impl::Entry*> entries;  // that ask for one of them, in order of putting
+
+  bool touches(const std::string& name) const { return tensors.find(name) != nullptr; }
+};
+
+WeightUpdate::WeightUpdate(BoundWeights& weights) : weights_(*weights.impl_), staged_(std::make_unique<Staged>()) {}
+WeightUpdate::~WeightUpdate() = default;
+
+bool WeightUpdate::put(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const void* data) {
+  const std::vector<BoundWeights::Impl::Entry*>* askers = weights_.askers(name);
+  if (askers == nullptr) return false;
+  TensorInfo info{.name = name, .dtype = dtype, .shape = shape};
+  if (!tensor_bytes(dtype, shape, &info.bytes))
+    fail(ErrorCode::invalid_argument, "put: ", name, ": shape ", shape_text(shape), " of ", dtype_name(dtype),
+         " has no size");
+  if (data == nullptr && info.bytes > 0) fail(ErrorCode::invalid_argument, "put: ", name, ": null data");
+  // A plain tensor and packed codes are two forms of one weight: the newer form counts, in one update there is one.
+  if (name.ends_with("_packed") || !name.ends_with("_scale")) {
+    const std::string other =
+        name.ends_with("_packed") ? name.substr(0, name.size() - std::string("_packed").size()) : name + "_packed";
+    if (staged_->touches(other))
+      fail(ErrorCode::invalid_argument, "put: both ", other, " and ", name, ", expected one form of a weight");
+    staged_->tensors.hide(other);
+  }
+  staged_->tensors.put(info, data);
+  for (BoundWeights::Impl::Entry* entry : *askers)
+    if (std::find(staged_->entries.begin(), staged_->entries.end(), entry) == staged_->entries.end())
+      staged_->entries.push_back(entry);
+  return true;
+}
+
+// Codes and scales of a weight that is in use change together.
+void BoundWeights::Impl::check_pairs(const PutTensors& staged) {
+  for (const auto& [name, tensor] : staged.tensors()) {
+    const std::vector<Entry*>& asking = *askers(name);
+    if (std::none_of(asking.begin(), asking.end(), [](const Entry* e) { return e->bound; })) continue;
+    const auto lone = [&name = name](const std::string& other) {
+      fail(ErrorCode::bad_file, "update: tensor ", name, " without ", other, ", expected both of a weight in use");
+    };
+    if (is_mx_codes(*tensor.info) && staged.find(scale_name(name)) == nullptr) lone(scale_name(name));
+    if (!name.ends_with("_scale")) continue;
+    const std::string base = name.substr(0, name.size() - std::string("_scale").size());
+    if (staged.find(base) == nullptr && staged.find(base + "_packed") == nullptr) lone("its codes");
+  }
+}
+
+void WeightUpdate::commit() {
+  const LayeredSource tensors = weights_.source(&staged_->tensors);
+  const WeightReader reader(tensors, weights_.options.shard);
+  weights_.check_pairs(staged_->tensors);
+  std::vector<BoundWeights::Impl::Change> changes;
+  for (BoundWeights::Impl::Entry* entry : staged_->entries)
+    if (reader.complete(entry->placed)) changes.push_back(weights_.prepare(*entry, reader));
+  weights_.check_groups(reader, weights_.same_groups(staged_->entries));
+  weights_.put.merge(std::move(staged_->tensors));
+  for (BoundWeights::Impl::Change& c : changes) weights_.apply(c);
+  *staged_ = {};
+}
+
+}  // namespace kdelta
