@@ -1,0 +1,303 @@
+// The KDA layer in every layout of its projections: which ops it runs, and that their results are those of a call for
+// every matrix.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+
+#include "kdelta/core/check.h"
+#include "kdelta/layers/kda/kda.h"
+#include "kdelta/ops/gated_norm/gated_norm.h"
+#include "kdelta/ops/kda/kda.h"
+#include "kdelta/ops/linear/linear.h"
+#include "kdelta/ops/short_conv/short_conv.h"
+#include "tests/support/support.h"
+
+namespace kdelta {
+namespace {
+
+using test::Guarded;
+using test::Rng;
+using test::TestExec;
+
+constexpr int64_t kHidden = 96, kHeads = 3, kDim = 16, kWidth = kHeads * kDim, kTokens = 7, kSlots = 4;
+
+class OpNames final : public OpObserver {
+ public:
+  void on_op(std::string_view op, std::string_view, const Cost&) override { names.emplace_back(op); }
+  std::vector<std::string> names;
+};
+
+// A layer with random weights of the formats its layout asks for.
+class TestLayer {
+ public:
+  TestLayer(KdaLayerConfig config, DType qkv, DType gates) : c_(config), layer(config) {
+    for (WeightSpec& spec : layer.weights()) {
+      const std::string& name = spec.names.front();
+      const bool is_qkv = name == "q_proj" || name == "k_proj" || name == "v_proj";
+      if (Matrix** m = std::get_if<Matrix*>(&spec.target)) {
+        **m = random_matrix(is_qkv ? qkv : gates, spec.shape[0], spec.shape[1]);
+        matrices[spec.kind == WeightKind::product ? "F" : name] = *m;
+      } else {
+        View<const float>& v = *std::get<View<const float>*>(spec.target);
+        const Shape shape = spec.kind == WeightKind::conv_taps ? Shape{spec.shape[1], spec.shape[0]} : spec.shape;
+        vectors[name] = v = View<const float>(random_floats(shape.numel()), shape);
+      }
+    }
+  }
+
+  const Matrix& matrix(const std::string& name) const { return *matrices.at(name); }
+  Matrix& matrix(const std::string& name) { return *matrices.at(name); }
+  float* memory(const Matrix& m) { return static_cast<float*>(const_cast<void*>(m.data)); }
+
+ private:
+  const float* random_floats(int64_t n) {
+    floats_.emplace_back(static_cast<size_t>(n));
+    for (float& x : floats_.back()) x = normal_(rng_);
+    return floats_.back().data();
+  }
+  Matrix random_matrix(DType dtype, int64_t rows, int64_t cols) {
+    Matrix m = dense_matrix(nullptr, dtype, rows, cols);
+    bytes_.emplace_back(static_cast<size_t>(rows * m.row_bytes));
+    std::vector<uint8_t>& bytes = bytes_.back();
+    for (int64_t i = 0; i < rows * cols && !m.is_mx(); ++i) {
+      const float x = 0.3f * normal_(rng_);
+      const bf16 half = to_bf16(x);
+      if (dtype == DType::f32) std::memcpy(&bytes[static_cast<size_t>(4 * i)], &x, 4);
+      if (dtype == DType::bf16) std::memcpy(&bytes[static_cast<size_t>(2 * i)], &half, 2);
+    }
+    m.data = bytes.data();
+    if (!m.is_mx()) return m;
+    for (uint8_t& b : bytes) b = static_cast<uint8_t>(rng_() % 96);  // finite, at most 2
+    bytes_.emplace_back(static_cast<size_t>(rows * m.scale_row_bytes), uint8_t{125});
+    m.scale = bytes_.back().data();
+    return m;
+  }
+
+  Rng rng_{7};
+  std::normal_distribution<float> normal_;
+  std::deque<std::vector<float>> floats_;
+  std::deque<std::vector<uint8_t>> bytes_;
+  KdaLayerConfig c_;
+
+ public:
+  KdaLayer layer;
+  std::map<std::string, Matrix*> matrices;
+  std::map<std::string, View<const float>> vectors;
+};
+
+// A prefill of five tokens and two decode rows.
+template <class T>
+struct TestStep {
+  std::vector<int32_t> cu = {0, 5, 6, 7}, slot = {1, 2, 3}, accepted = {1, 1, 1};
+  std::vector<uint8_t> fresh = {1, 0, 0};
+  Guarded<T> x{{kTokens, kHidden}}, out{{kTokens, kHidden}}, window{{kSlots, 3, 3 * kWidth}};
+  Guarded<float> state{{kSlots, kHeads, kDim, kDim}};
+  Batch batch;
+
+  TestStep() {
+    Rng rng(3);
+    fill_normal(x, rng);
+    fill_normal(window, rng);
+    fill_normal(state, rng);
+    batch.n_prefill = 1;
+    batch.n_decode = 2;
+    batch.max_len = 5;
+    batch.cu = {cu.data(), {4}};
+    batch.slot = {slot.data(), {3, 1}};
+    batch.accepted = {accepted.data(), {3}};
+    batch.fresh = {fresh.data(), {3}};
+    batch.snapshot = {nullptr, {0, 3}};
+    batch.context = {cu.data(), {3}};
+  }
+  Sequences sequences() const {
+    return {.cu = batch.cu,
+            .slot = batch.slot,
+            .accepted = batch.accepted,
+            .fresh = batch.fresh,
+            .snapshot = batch.snapshot,
+            .n_prefill = 1,
+            .n_decode = 2,
+            .max_len = 5};
+  }
+  void run(const Exec& ex, const KdaLayer& layer) {
+    const AnyView pools[] = {state.view(), window.view()};
+    layer.forward(ex, batch, pools, x.view(), {}, out.view());
+  }
+};
+
+// The same layer, written as one op for every matrix. Beta reaches the recurrence as `kind`.
+template <class T>
+void run_plainly(const Exec& ex, TestStep<T>& s, const TestLayer& l, const KdaLayerConfig& c, KdaBeta kind) {
+  const auto project = [&](const AnyConstView& x, const std::string& name, const AnyView& out) {
+    linear(ex, {.x = x, .w = l.matrix(name), .out = out});
+  };
+  const auto pair = [&](const std::string& a, const std::string& b, const AnyView& out) {
+    Guarded<T> low({kTokens, kDim});
+    project(s.x.view(), a, low.view());
+    project(low.view(), b, out);
+  };
+  Guarded<T> qkv({kTokens, 3 * kWidth}), mixed({kTokens, 3 * kWidth}), decay({kTokens, kWidth}),
+      gate({kTokens, kWidth}), core({kTokens, kWidth});
+  Guarded<float> beta({kTokens, kHeads});
+  for (int i = 0; i < 3; ++i)
+    project(s.x.view(), std::string(1, "qkv"[i]) + "_proj", AnyView(qkv.view()).columns(i * kWidth, kWidth));
+  short_conv(ex, {.x = qkv.view(),
+                  .weight = l.vectors.at("q_conv1d"),
+                  .seq = s.sequences(),
+                  .state = s.window.view(),
+                  .out = mixed.view()});
+  if (c.gate_form == KdaGateForm::composed)
+    project(s.x.view(), "F", decay.view());
+  else
+    pair("f_a_proj", "f_b_proj", decay.view());
+  if (c.full_rank_gate)
+    project(s.x.view(), "g_proj", gate.view());
+  else
+    pair("g_a_proj", "g_b_proj", gate.view());
+  project(s.x.view(), "b_proj", beta.view());
+  if (kind == KdaBeta::preprocessed)
+    for (int64_t i = 0; i < beta.size(); ++i)
+      beta[i] = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(beta[i]))));
+  const auto heads = [](AnyView v, int64_t begin) { return v.columns(begin, kWidth).split_last(kHeads, kDim); };
+  kda(ex, {.q = heads(mixed.view(), 0),
+           .k = heads(mixed.view(), kWidth),
+           .v = heads(mixed.view(), 2 * kWidth),
+           .gate = heads(decay.view(), 0),
+           .beta = beta.view(),
+           .a_log = l.vectors.at("A_log"),
+           .dt_bias = View<const float>(l.vectors.at("dt_bias").data, {kHeads, kDim}),
+           .gate_kind = KdaGate::bounded,
+           .lower_bound = c.lower_bound,
+           .beta_kind = kind,
+           .scale = 1 / std::sqrt(static_cast<float>(kDim)),
+           .seq = s.sequences(),
+           .state = s.state.view(),
+           .out = heads(core.view(), 0)});
+  gated_norm(ex, {.x = heads(core.view(), 0),
+                  .gate = heads(gate.view(), 0),
+                  .weight = l.vectors.at("o_norm"),
+                  .eps = c.norm_eps,
+                  .live = s.batch.live(),
+                  .out = heads(core.view(), 0)});
+  project(core.view(), "o_proj", s.out.view());
+}
+
+struct Layout {
+  const char* name;
+  DType qkv;
+  KdaGateForm form;
+  bool full_rank;
+  std::vector<std::string> ops;  // of one step
+
+  KdaLayerConfig config() const {
+    return {.hidden = kHidden,
+            .heads = kHeads,
+            .head_dim = kDim,
+            .conv_width = 4,
+            .gate_form = form,
+            .full_rank_gate = full_rank,
+            .bounded_gate = true,
+            .lower_bound = -5,
+            .norm_eps = 1e-5f};
+  }
+};
+
+// Rows 3, 10, 34 and 52. One linear per stored format, then those that need a result of it: f_b, g_b, o.
+const std::vector<Layout>& layouts() {
+  constexpr auto kFactored = KdaGateForm::factored, kComposed = KdaGateForm::composed;
+  static const std::vector<Layout> all = {
+      {"uniform_factored",
+       DType::bf16,
+       kFactored,
+       true,
+       {"linear", "short_conv", "linear", "kda", "gated_norm", "linear"}},
+      {"uniform_composed", DType::bf16, kComposed, true, {"linear", "short_conv", "kda", "gated_norm", "linear"}},
+      {"mxfp8_factored",
+       DType::f8_e4m3,
+       kFactored,
+       true,
+       {"linear", "linear", "short_conv", "linear", "kda", "gated_norm", "linear"}},
+      {"mxfp8_composed",
+       DType::f8_e4m3,
+       kComposed,
+       true,
+       {"linear", "linear", "short_conv", "kda", "gated_norm", "linear"}},
+      {"mxfp4_composed",
+       DType::f4_e2m1,
+       kComposed,
+       true,
+       {"linear", "linear", "short_conv", "kda", "gated_norm", "linear"}},
+      {"uniform_factored_low_rank",
+       DType::bf16,
+       kFactored,
+       false,
+       {"linear", "short_conv", "linear", "kda", "linear", "gated_norm", "linear"}},
+      {"uniform_composed_low_rank",
+       DType::bf16,
+       kComposed,
+       false,
+       {"linear", "short_conv", "kda", "linear", "gated_norm", "linear"}}};
+  return all;
+}
+
+class KdaLayerLayout : public testing::TestWithParam<Layout> {};
+INSTANTIATE_TEST_SUITE_P(All, KdaLayerLayout, testing::ValuesIn(layouts()),
+                         [](const auto& kd) { return std::string(kd.param.name); });
+
+// Between the projections and the convolution there is no op at all: q | k | v are never split, joined or copied.
+TEST_P(KdaLayerLayout, RunsOneLinearPerStoredFormatAndNothingThatCopies) {
+  TestLayer l(GetParam().config(), GetParam().qkv, DType::bf16);
+  TestExec test;
+  OpNames ops;
+  Exec ex = test.exec();
+  ex.observer = &ops;
+  TestStep<bf16> step;
+  step.run(ex, l.layer);
+  EXPECT_EQ(ops.names, GetParam().ops);
+}
+
+template <class T>
+void expect_equal_to_plain(const Layout& layout) {
+  const KdaLayerConfig c = layout.config();
+  TestLayer l(c, layout.qkv, DType::bf16);
+  TestExec ex;
+  TestStep<T> merged, plain;
+  merged.run(ex, l.layer);
+  run_plainly<T>(ex, plain, l, c, KdaBeta::raw);
+  EXPECT_TRUE(same_bits(merged.out, plain.out));
+  EXPECT_TRUE(same_bits(merged.state, plain.state));
+  EXPECT_TRUE(same_bits(merged.window, plain.window));
+  EXPECT_TRUE(merged.out.guards_intact());
+  for (int64_t i = 0; i < merged.out.size(); ++i) ASSERT_TRUE(std::isfinite(to_float(merged.out[i])));
+}
+
+TEST_P(KdaLayerLayout, HasTheBitsOfACallForEveryMatrix) {
+  expect_equal_to_plain<bf16>(GetParam());
+  expect_equal_to_plain<float>(GetParam());
+}
+
+// Row 7. b_proj reads the first input alone, which is 1, so beta is what its first column says.
+TEST_P(KdaLayerLayout, TakesTheSigmoidOfBetaOnceHoweverLargeItIs) {
+  KdaLayerConfig c = GetParam().config();
+  for (float raw : {20.0f, -20.0f, 100.0f, -100.0f, 0.5f}) {
+    TestLayer l(c, GetParam().qkv, DType::f32);
+    Matrix& b = l.matrix("b_proj");
+    for (int64_t h = 0; h < kHeads; ++h)
+      for (int64_t i = 0; i < kHidden; ++i) l.memory(b)[h * kHidden + i] = i == 0 ? raw : 0.0f;
+    TestExec ex;
+    TestStep<float> got, want;
+    for (TestStep<float>* step : {&got, &want})
+      for (int64_t t = 0; t < kTokens; ++t) step->x[t * kHidden] = 1;
+    got.run(ex, l.layer);
+    run_plainly<float>(ex, want, l, c, KdaBeta::preprocessed);
+    EXPECT_LE(test::relative_rmse(test::doubles(got.out), test::doubles(want.out)), 2e-6) << raw;
+    EXPECT_LE(test::relative_rmse(test::doubles(got.state), test::doubles(want.state)), 2e-6) << raw;
+  }
+}
+
+}  // namespace
+}  // namespace kdelta
