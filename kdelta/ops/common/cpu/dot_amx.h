@@ -54,20 +54,22 @@ KDELTA_INLINE void pack_token_block(const Projection& p, int64_t block, int64_t 
 // One A tile from memory that no tile load may take as it is: 32 columns from k of `count` rows, zeros elsewhere.
 template <class F>
 KDELTA_INLINE void fill_tile(const Matrix& w, int64_t n, int64_t count, int64_t k, const __m512i* drops, uint8_t* dst) {
-  const int64_t b = k % kScaleSpan / kMxBlock;
+  const int* drop = reinterpret_cast<const int*>(drops) + k % kScaleSpan / kMxBlock;
   const uint8_t* row = w.row(n) + k * 2 / F::kPairs;
-  for (int64_t r = 0; r < 16; ++r, row += w.row_bytes) {
-    __m512i words = _mm512_setzero_si512();
-    if (r < count) {
-      if constexpr (F::kScaled) {
-        words = F::block(row, _mm512_set1_epi32(reinterpret_cast<const int*>(drops + r)[b]));
-      } else {
-        const int64_t left = w.cols - k;
-        words = _mm512_maskz_loadu_epi16(left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1, row);
-      }
-    }
-    _mm512_store_si512(dst + r * 64, words);
+  const int64_t stride = w.row_bytes, left = w.cols - k;
+  const __mmask32 valid = left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
+  auto words = [&](int64_t r) __attribute__((always_inline)) {
+    if constexpr (F::kScaled)
+      return F::block(row + r * stride, _mm512_set1_epi32(drop[r * 16]));
+    else
+      return _mm512_maskz_loadu_epi16(valid, row + r * stride);
+  };
+  if (count == 16) {
+#pragma GCC unroll 16
+    for (int64_t r = 0; r < 16; ++r) _mm512_store_si512(dst + r * 64, words(r));
+    return;
   }
+  for (int64_t r = 0; r < 16; ++r) _mm512_store_si512(dst + r * 64, r < count ? words(r) : _mm512_setzero_si512());
 }
 
 // A operand of one panel: tile i of a column range is at data + i * step, its rows `stride` apart.
