@@ -227,6 +227,11 @@ class Program {
   void add_chat() {
     CLI::App& c = command("chat", "A conversation in the model's own chat format", [this] { return chat(chat_); });
     add_load(c, chat_.load);
+    add_drafts(c, chat_.load);
+    chat_.load.prefix_snapshots = 2;  // of the last two turns: the next one begins alike
+    c.add_option("--prefix-snapshots", chat_.load.prefix_snapshots,
+                 "States kept of earlier turns, so that the next computes its own part alone; 0: none")
+        ->capture_default_str();
     add_sampling(c, chat_.sampling);
     add_optional(c, "-p,--prompt", chat_.prompt, "One question, one answer");
     c.add_option("--system,--system-prompt", chat_.system, "System message");

@@ -1,0 +1,86 @@
+// Many requests from the command line: files of them, drafts, what a step runs and why.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/cli/run_program.h"
+
+namespace kdelta::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class Generate : public testing::Test {
+ protected:
+  Generate() : folder_(std::filesystem::temp_directory_path() / ("kdelta_generate_" + std::to_string(getpid()))) {
+    std::filesystem::create_directory(folder_);
+  }
+  ~Generate() override { std::filesystem::remove_all(folder_); }
+  std::string path(const char* name) const { return folder_ / name; }
+  static std::string text(const std::string& file) {
+    std::ifstream in(file);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  Result generate(const std::string& more = "") const {
+    return run_program("generate models/tiny-k3 --dtype fp32 -i " + path("in") + " -o " + path("out") + " " + more);
+  }
+  std::filesystem::path folder_;
+};
+
+TEST_F(Generate, AnswersEveryRequestOfAFileAndSaysHowFar) {
+  std::ofstream(path("in")) << R"({"custom_id":"a","body":{"prompt":"And God said","max_tokens":8,"temperature":0}})"
+                            << '\n'
+                            << R"({"custom_id":"b","url":"/v1/chat/completions",)"
+                            << R"("body":{"messages":[{"role":"user","content":"Hello"}],"temperature":0}})" << '\n';
+  const Result r = generate();
+  EXPECT_EQ(r.status, 0);
+  EXPECT_EQ(r.out, "");
+  EXPECT_THAT(r.err, AllOf(HasSubstr("2/2 requests"), HasSubstr("tokens/s"), HasSubstr("2 answered, 0 failed")));
+  const std::string out = text(path("out"));
+  EXPECT_THAT(out, AllOf(HasSubstr("\"text\":\" unto him"), HasSubstr("\"content\":\"Peace be unto you.")));
+  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 2);
+  const Result again = generate();
+  EXPECT_EQ(again.status, 0);
+  EXPECT_THAT(again.err, HasSubstr("2 from an earlier run"));
+  EXPECT_EQ(text(path("out")), out);
+}
+
+TEST_F(Generate, ARequestThatFailsMakesTheExitCodeOne) {
+  std::ofstream(path("in")) << "{\"body\":{\"prompt\":[99999]}}\n";
+  EXPECT_EQ(generate("-q").status, 1);
+  EXPECT_THAT(text(path("out")), HasSubstr("token 99999"));
+}
+
+TEST_F(Generate, DraftsChangeNothingButTheNumberOfSteps) {
+  const std::string base = "run models/tiny-k3 -p 'And God said' -n 48 --temp 0";
+  const Result plain = run_program(base), lookup = run_program(base + " --drafts 4"),
+               model = run_program(base + " --drafts 4 --draft-model models/tiny-k3-draft");
+  EXPECT_EQ(lookup.out, plain.out);
+  EXPECT_EQ(model.out, plain.out);
+  EXPECT_THAT(model.err, HasSubstr("drafts,"));
+  EXPECT_EQ(run_program(base + " --drafts 17").status, 2);
+  const Result alone = run_program(base + " --draft-model models/tiny-k3-draft");
+  EXPECT_EQ(alone.status, 2);
+  EXPECT_THAT(alone.err, HasSubstr("--draft-model: given, but drafts is 0"));
+}
+
+TEST_F(Generate, ExplainStepSaysWhatRunsAndWhy) {
+  const Result r = run_program("run models/tiny-k3 -p 'And God said' -n 2 --temp 0 --explain-step");
+  EXPECT_THAT(r.err, AllOf(HasSubstr("tokens 0..2 of 3, prefill, the whole prompt"),
+                           HasSubstr("row 0: tokens 0..3, context 0, slots 1, from zero, pages 1, logits 1"),
+                           HasSubstr("tokens 3..3 of 4, decode")));
+}
+
+TEST_F(Generate, BenchRunsRequestsAtOnce) {
+  const Result r = run_program("bench models/tiny-k3 -p 8 -n 4 --concurrency 1,3 -r 1 -o csv");
+  EXPECT_EQ(r.status, 0);
+  EXPECT_THAT(r.out, AllOf(HasSubstr(",c1 pp8+tg4,"), HasSubstr(",c3 pp8+tg4,")));
+}
+
+}  // namespace
+}  // namespace kdelta::test
