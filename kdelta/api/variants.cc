@@ -2,6 +2,7 @@
 #include "kdelta/ops/activation/variants.h"
 #include "kdelta/api/options.h"
 #include "kdelta/ops/attn_res/variants.h"
+#include "kdelta/ops/dequant_situ/variants.h"
 #include "kdelta/ops/embed/variants.h"
 #include "kdelta/ops/gated_norm/variants.h"
 #include "kdelta/ops/grouped_linear/variants.h"
@@ -30,6 +31,7 @@ OpVariants names_of(const char* op, const Rows& rows) {
 std::vector<OpVariants> op_variants() {
   return {names_of("activation", activation_variants()),
           names_of("attn_res", attn_res_variants()),
+          names_of("dequant_situ", dequant_situ_variants()),
           names_of("embed", embed_variants()),
           names_of("gated_norm", gated_norm_variants()),
           names_of("grouped_linear", grouped_linear_variants()),

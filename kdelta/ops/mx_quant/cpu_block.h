@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "kdelta/core/matrix.h"
-#include "kdelta/ops/common/cpu/simd.h"
+#include "kdelta/ops/common/cpu/int_lanes.h"
 #include "kdelta/ops/mx_quant/mx_quant.h"
 
 namespace kdelta {
@@ -36,39 +36,19 @@ KDELTA_INLINE uint8_t scale_byte(uint32_t amax, uint32_t bump) {
   return static_cast<uint8_t>(field > 0 ? field : 0);
 }
 
-// 32-bit integers, one for each lane. Written out: g++ 12 forgets a vector size that depends on a parameter.
-template <int kLanes>
-struct IntLanes;
-template <>
-struct IntLanes<4> {
-  typedef int32_t Type __attribute__((vector_size(16)));
-};
-template <>
-struct IntLanes<8> {
-  typedef int32_t Type __attribute__((vector_size(32)));
-};
-template <>
-struct IntLanes<16> {
-  typedef int32_t Type __attribute__((vector_size(64)));
-};
-
 template <class V>
-struct MxVector {
+struct MxVector : IntLanes<V> {
+  using typename IntLanes<V>::Ints;
+  using typename IntLanes<V>::Floats;
+  using IntLanes<V>::bits;
   static constexpr int kLanes = V::kLanes, kVectors = kMxBlock / V::kLanes;
-  using Ints = typename IntLanes<kLanes>::Type;
-  using Floats = decltype(V::v);
 
-  static KDELTA_INLINE Ints bits(V x) { return reinterpret_cast<Ints>(x.v); }
-
-  // Largest of the magnitudes as integers: their order is that of the floats, with NaN above infinity.
+  // Bits of the block's largest magnitude.
   template <class In>
   static KDELTA_INLINE uint32_t amax_bits(const In* x) {
-    Ints most = bits(V::load(x)) & 0x7fffffff;
-    for (int i = 1; i < kVectors; ++i) {
-      const Ints a = bits(V::load(x + i * kLanes)) & 0x7fffffff;
-      most = most > a ? most : a;
-    }
-    return static_cast<uint32_t>(max_lane(most));
+    Ints most = IntLanes<V>::magnitude(V::load(x));
+    for (int i = 1; i < kVectors; ++i) most = IntLanes<V>::max(most, IntLanes<V>::magnitude(V::load(x + i * kLanes)));
+    return static_cast<uint32_t>(IntLanes<V>::max_lane(most));
   }
 
   // Codes, one in each lane, of finite x.
@@ -86,36 +66,6 @@ struct MxVector {
     const Floats magic = V::set1(kMagic).v;
     const Ints subnormal = reinterpret_cast<Ints>(reinterpret_cast<Floats>(a) + magic) - std::bit_cast<int32_t>(kMagic);
     return (a < kLeastBits ? subnormal : normal) | ((u >> (31 - F::sign_bit)) & kSign);
-  }
-
-  static KDELTA_INLINE void store_bytes(Ints codes, uint8_t* out) {
-#if defined(__AVX512F__) && defined(__AVX512BW__)
-    if constexpr (kLanes == 16) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(codes)));
-      return;
-    }
-#endif
-#if defined(__AVX2__)
-    if constexpr (kLanes == 8) {
-      const __m256i v = reinterpret_cast<__m256i>(codes), pairs = _mm256_packus_epi32(v, v);  // within 128-bit halves
-      const __m256i bytes = _mm256_packus_epi16(pairs, pairs);
-      const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(out), both);
-      return;
-    }
-#endif
-    for (int i = 0; i < kLanes; ++i) out[i] = static_cast<uint8_t>(codes[i]);
-  }
-
- private:
-  static KDELTA_INLINE int32_t max_lane(Ints v) {
-#if defined(__AVX512F__) && defined(__AVX512BW__)
-    if constexpr (kLanes == 16) return _mm512_reduce_max_epi32(reinterpret_cast<__m512i>(v));
-#endif
-    int32_t lanes[kLanes], most = 0;
-    std::memcpy(lanes, &v, sizeof(lanes));
-    for (int i = 0; i < kLanes; ++i) most = lanes[i] > most ? lanes[i] : most;
-    return most;
   }
 };
 

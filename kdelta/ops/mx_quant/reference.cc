@@ -80,7 +80,7 @@ uint8_t quantise(const Block& b, DType dtype, MxScaleRule rule, std::array<uint8
 
 double situ(const MxQuantizeArgs& a, double gate, double up) {
   const double linear = a.linear_beta > 0 ? a.linear_beta * std::tanh(up / a.linear_beta) : up;
-  return a.beta * std::tanh(gate / a.beta) / (1 + std::exp(-gate)) * linear;
+  return a.beta * std::tanh(gate / a.beta) * (1 / (1 + std::exp(-gate))) * linear;
 }
 
 template <class In>

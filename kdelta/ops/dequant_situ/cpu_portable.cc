@@ -1,0 +1,9 @@
+#include "kdelta/ops/dequant_situ/cpu_kernel.h"
+
+namespace kdelta {
+
+void dequant_situ_portable(const Exec& ex, const DequantSituArgs& args, const DequantSituDesc& desc, void* scratch) {
+  dequant_situ_cpu<simd::Portable>(ex, args, desc, scratch);
+}
+
+}  // namespace kdelta
