@@ -36,7 +36,7 @@ class Oracle final : public runtime::Drafter {
 class Mix {
  public:
   Mix(const Model& model, const Model* draft, uint64_t seed, const StressScale& scale, StressCounts& counts)
-      : model_(model), scale_(scale), counts_(counts), rng_(seed) {
+      : model_(model), scale_(scale), counts_(counts), rng_(seed), tight_(seed % 2 == 0) {
     make_config();
     make_prefixes();
     auto drafter = make_drafter(draft);
@@ -45,7 +45,7 @@ class Mix {
   }
 
   void run() {
-    int64_t left = pick(1, scale_.requests);
+    int64_t left = pick(scale_.requests / 2, scale_.requests);
     const int64_t pages = engine_->pool().free_pages(), slots = engine_->pool().free_slots(),
                   draft_slots = engine_->pool().free_draft_slots();
     bool more = true;
@@ -88,13 +88,19 @@ class Mix {
   void make_config() {
     config_ = engine_config(DType::bf16);
     config_.options.threads = rng_() % 4 == 0 ? 2 : 1;
+    if (rng_() % 4 == 0) config_.recurrent = DType::bf16;
+    if (rng_() % 8 == 0) config_.activation = DType::f32;
     config_.max_sequences = pick(1, scale_.sequences);
     config_.token_budget = config_.max_sequences + pick(0, 400);
     config_.max_length = scale_.longest + scale_.output + 1;
-    if (rng_() % 2 == 0) config_.cache_tokens = config_.max_length + pick(0, 128);
+    if (tight_) {  // memory for little more than one
+      config_.cache_tokens = config_.max_length + pick(0, 64);
+      config_.max_sequences = std::max<int64_t>(config_.max_sequences, 4);
+      config_.token_budget += 4;
+    }
     if (rng_() % 3 != 0) config_.drafts = pick(1, 16);
-    if (rng_() % 2 == 0) config_.prefix_snapshots = pick(1, 12);
-    config_.prefix_interval = pick(1, 400);
+    if (rng_() % 4 != 0) config_.prefix_snapshots = pick(1, 12);
+    config_.prefix_interval = pick(1, 200);
     if (rng_() % 2 == 0) config_.save_bytes = pick(0, 40) << 20;
     for (int64_t rows = 1; rng_() % 3 != 0 && rows <= config_.max_sequences; rows *= 2)
       config_.buckets.push_back({.rows = rows, .row_tokens = pick(1, 1 + config_.drafts)});
@@ -115,7 +121,7 @@ class Mix {
   }
 
   void make_prefixes() {
-    for (int i = 0; i < 3; ++i) prefixes_.push_back(random_prompt(length(scale_.longest), rng_()));
+    for (int i = 0; i < 2; ++i) prefixes_.push_back(random_prompt(pick(100, scale_.longest), rng_()));
   }
 
   void submit() {
@@ -186,6 +192,7 @@ class Mix {
   StressScale scale_;
   StressCounts& counts_;
   std::mt19937_64 rng_;
+  bool tight_;
   EngineConfig config_;
   std::vector<std::vector<int32_t>> prefixes_;
   Oracle* oracle_ = nullptr;
