@@ -177,6 +177,20 @@ TEST_P(Prefix, WhatAFailedRequestWroteIsNeverFound) {
   EXPECT_EQ(ask(engine, ids).tokens, 384);
 }
 
+// A prefix that is offered to a later arrival must not hold back the pages that the first one needs.
+TEST_P(Prefix, AnOfferToALaterArrivalDoesNotBlockTheFirst) {
+  EngineConfig c = config(8);
+  c.max_length = c.cache_tokens = 512;
+  Engine engine(model(), c);
+  const Ids common = random_prompt(300, 1), large = random_prompt(450, 2);
+  ask(engine, common);
+  Crowd crowd(engine);
+  const RequestId first = crowd.submit(large, sampled(1, 6)), second = crowd.submit(common, sampled(2, 6));
+  crowd.run();
+  EXPECT_TRUE(crowd[first] == alone(model(), c, large, sampled(1, 6)));
+  EXPECT_TRUE(crowd[second] == alone(model(), c, common, sampled(2, 6)));
+}
+
 // Want of pages evicts prefixes before it sends anybody back.
 TEST_P(Prefix, PrefixesGiveWayBeforeRequestsDo) {
   EngineConfig c = config(8);
