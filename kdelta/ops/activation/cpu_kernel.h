@@ -21,18 +21,6 @@ struct SigmoidGate {
   KDELTA_INLINE V operator()(V gate, V up) const { return simd::sigmoid(gate) * up; }
 };
 
-template <class V, class F, class Gate, class Up, class Out>
-KDELTA_INLINE void activation_row(const F& f, const Gate* gate, const Up* up, Out* out, int64_t n) {
-  constexpr int64_t L = V::kLanes;
-  int64_t i = 0;
-  for (; i + 2 * L <= n; i += 2 * L)
-    V::store_pair(f(V::load(gate + i), V::load(up + i)), f(V::load(gate + i + L), V::load(up + i + L)), out + i);
-  for (; i < n; i += L) {
-    const int64_t m = std::min(L, n - i);
-    simd::store_lanes(f(simd::load_lanes<V>(gate + i, m), simd::load_lanes<V>(up + i, m)), out + i, m);
-  }
-}
-
 // Pieces [begin, end): piece p is tile p % tiles of row p / tiles.
 template <class V, class F>
 void activation_pieces(const ActivationArgs& a, const F& f, int64_t tile, int64_t begin, int64_t end) {
@@ -42,9 +30,8 @@ void activation_pieces(const ActivationArgs& a, const F& f, int64_t tile, int64_
       dispatch_activation(a.out.dtype, [&](auto out) {
         for (int64_t p = begin; p < end; ++p) {
           const int64_t t = p / tiles, c = p % tiles * tile;
-          activation_row<V>(f, a.gate.template at<const decltype(gate)>(t) + c,
-                            a.up.template at<const decltype(up)>(t) + c, a.out.template at<decltype(out)>(t) + c,
-                            std::min(tile, N - c));
+          gated_row<V>(f, a.gate.template at<const decltype(gate)>(t) + c, a.up.template at<const decltype(up)>(t) + c,
+                       a.out.template at<decltype(out)>(t) + c, std::min(tile, N - c));
         }
       });
     });

@@ -81,13 +81,32 @@ KDELTA_INLINE uint8_t quantise_block(const In* x, uint32_t bump, uint8_t* out) {
   }
   // 2^-E = 2^(127 - scale), a normal float for every scale that a finite amax can have.
   const V factor = V::set1(std::bit_cast<float>((254u - scale) << 23));
-  uint8_t wide[kMxBlock];
-  uint8_t* bytes = F::sign_bit == 3 ? wide : out;
-  for (int i = 0; i < M::kVectors; ++i)
-    M::store_bytes(M::template codes<F>(V::load(x + i * M::kLanes) * factor), bytes + i * M::kLanes);
-  if constexpr (F::sign_bit == 3)
-    for (int i = 0; i < kBytes; ++i) out[i] = static_cast<uint8_t>(wide[2 * i] | wide[2 * i + 1] << 4);
+  for (int i = 0; i < M::kVectors; ++i) {
+    const auto codes = M::template codes<F>(V::load(x + i * M::kLanes) * factor);
+    if constexpr (F::sign_bit == 3)
+      M::store_nibbles(codes, out + i * M::kLanes / 2);
+    else
+      M::store_bytes(codes, out + i * M::kLanes);
+  }
   return scale;
+}
+
+// kLanes values of FP8 codes: the code's exponent and mantissa put in their places in a float, which is the value but
+// for subnormal codes, whose hidden one is taken off again, and for infinities and NaN.
+template <class V, class F>
+KDELTA_INLINE V fp8_values_of(const uint8_t* codes) {
+  using M = MxVector<V>;
+  constexpr int32_t kFirstNormal = 1 << F::mantissa;
+  constexpr bool kHasInfinity = F::mantissa == 2;
+  constexpr float kHidden = std::bit_cast<float>((126 + F::least) << 23);  // 2^(least - 1)
+  const auto c = M::load_bytes(codes), a = c & 0x7f;
+  const auto placed = (a << (23 - F::mantissa)) + ((126 + F::least) << 23);
+  const V value{reinterpret_cast<typename M::Floats>(placed)}, less = value - V::set1(kHidden);
+  auto bits = a < kFirstNormal ? M::bits(less + less) : placed;
+  const auto nan = a * 0 + 0x7fc00000;
+  if constexpr (kHasInfinity) bits = a == 0x7c ? a * 0 + 0x7f800000 : a > 0x7c ? nan : bits;
+  if constexpr (!kHasInfinity) bits = a == 0x7f ? nan : bits;
+  return V{reinterpret_cast<typename M::Floats>(bits | ((c & 0x80) << 24))};
 }
 
 }  // namespace kdelta

@@ -28,15 +28,19 @@ void for_mx_tiles(const Exec& ex, int64_t rows, int64_t N, const F& f) {
   });
 }
 
-// The input as it is: 32 elements at a column, from memory or, of a short block, from `copy` with zeros behind them.
+// Columns that are activated before they are quantised: enough that their arithmetic overlaps, few enough to stay in
+// L1.
+inline constexpr int64_t kMxStrip = 256;
+
+// The input as it is: n columns at c, from memory or, when the last block is short, from `copy` with zeros behind them.
 template <class In>
 struct MxPlainInput {
   using Element = In;
-  KDELTA_INLINE const In* block(const MxQuantizeArgs& a, int64_t t, int64_t c, int64_t n, In* copy) const {
+  KDELTA_INLINE const In* strip(const MxQuantizeArgs& a, int64_t t, int64_t c, int64_t n, In* copy) const {
     const In* x = a.x.template at<const In>(t) + c;
-    if (n == kMxBlock) return x;
+    if (n % kMxBlock == 0) return x;
     std::memcpy(copy, x, static_cast<size_t>(n) * sizeof(In));
-    std::memset(copy + n, 0, static_cast<size_t>(kMxBlock - n) * sizeof(In));
+    std::memset(copy + n, 0, static_cast<size_t>(kMxStrip - n) * sizeof(In));
     return copy;
   }
 };
@@ -49,35 +53,38 @@ struct MxSituInput {
   int64_t gate, up;  // first columns
   KDELTA_INLINE explicit MxSituInput(const MxQuantizeArgs& a)
       : situ(a.beta, a.linear_beta), gate(a.activate_left ? 0 : mx_width(a)), up(a.activate_left ? mx_width(a) : 0) {}
-  KDELTA_INLINE const bf16* block(const MxQuantizeArgs& a, int64_t t, int64_t c, int64_t n, bf16* copy) const {
-    const In *g = a.x.template at<const In>(t) + gate + c, *u = a.x.template at<const In>(t) + up + c;
-    if (n < kMxBlock) std::memset(copy, 0, kMxBlock * sizeof(bf16));
-    for (int64_t i = 0; i < n; i += V::kLanes) {
-      const int64_t m = std::min<int64_t>(V::kLanes, n - i);
-      simd::store_lanes(situ(simd::load_lanes<V>(g + i, m), simd::load_lanes<V>(u + i, m)), copy + i, m);
-    }
+  KDELTA_INLINE const bf16* strip(const MxQuantizeArgs& a, int64_t t, int64_t c, int64_t n, bf16* copy) const {
+    const In* x = a.x.template at<const In>(t) + c;
+    gated_row<V>(situ, x + gate, x + up, copy, n);
+    if (n % kMxBlock != 0) std::memset(copy + n, 0, static_cast<size_t>(kMxStrip - n) * sizeof(bf16));
     return copy;
   }
 };
 
+// A strip of n columns, whole blocks of x, to codes and scales.
+template <class V, class F, class In>
+KDELTA_INLINE void quantise_strip(const In* x, int64_t n, uint32_t bump, uint8_t* codes, uint8_t* scale) {
+  constexpr int kPerByte = F::sign_bit == 3 ? 2 : 1;
+  int64_t i = 0;
+  for (; i + kMxBlock <= n; i += kMxBlock)
+    scale[i / kMxBlock] = quantise_block<V, F>(x + i, bump, codes + i / kPerByte);
+  if (i == n) return;
+  uint8_t bytes[kMxBlock];
+  scale[i / kMxBlock] = quantise_block<V, F>(x + i, bump, bytes);
+  std::memcpy(codes + i / kPerByte, bytes, static_cast<size_t>((n - i + kPerByte - 1) / kPerByte));
+}
+
 template <class V, class F, class Input>
 void mx_quantize_format(const Exec& ex, const MxQuantizeArgs& a, const Input& input) {
-  const int64_t N = mx_width(a), blocks = (N + kMxBlock - 1) / kMxBlock, rows = mx_rows(a);
+  const int64_t N = mx_width(a), blocks = (N + kMxBlock - 1) / kMxBlock;
   const uint32_t bump = scale_bump<F>(a.rule);
   constexpr int kPerByte = F::sign_bit == 3 ? 2 : 1;
-  for_mx_tiles(ex, rows, N, [&](int64_t t, int64_t first, int64_t count) {
+  for_mx_tiles(ex, mx_rows(a), N, [&](int64_t t, int64_t first, int64_t count) {
     uint8_t *codes = a.codes.at(t), *scale = a.scale.at(t);
-    alignas(64) typename Input::Element copy[kMxBlock];
-    for (int64_t c = first; c < first + count; c += kMxBlock) {
-      const int64_t n = std::min<int64_t>(kMxBlock, N - c);
-      const auto* x = input.block(a, t, c, n, copy);
-      if (n == kMxBlock) {
-        scale[c / kMxBlock] = quantise_block<V, F>(x, bump, codes + c / kPerByte);
-        continue;
-      }
-      uint8_t bytes[kMxBlock];
-      scale[c / kMxBlock] = quantise_block<V, F>(x, bump, bytes);
-      std::memcpy(codes + c / kPerByte, bytes, static_cast<size_t>((n + kPerByte - 1) / kPerByte));
+    alignas(64) typename Input::Element copy[kMxStrip];
+    for (int64_t c = first; c < first + count; c += kMxStrip) {
+      const int64_t n = std::min(kMxStrip, N - c);
+      quantise_strip<V, F>(input.strip(a, t, c, n, copy), n, bump, codes + c / kPerByte, scale + c / kMxBlock);
     }
     if (first + count == N && a.scale.dim(1) > blocks) scale[blocks] = 0;
   });
@@ -112,10 +119,16 @@ template <class V>
 KDELTA_INLINE void dequantise_block(const MxDequantizeArgs& a, int64_t t, int64_t c, float* out) {
   const float scale = scale_value(*a.scale.at(t, c / kMxBlock));
   if (a.format == DType::f4_e2m1) return fp4_block<V>(a.codes.at(t, c / 2), scale, out);
-  const float* values = a.format == DType::f8_e4m3 ? kE4m3Values.data() : kE5m2Values.data();
   const uint8_t* codes = a.codes.at(t, c);
-  for (int i = 0; i < kMxBlock; ++i) out[i] = values[codes[i]];
-  scale_block<V>(out, scale);
+  if constexpr (V::kLanes == 4) {  // four lanes of arithmetic are slower than a table
+    const float* values = a.format == DType::f8_e4m3 ? kE4m3Values.data() : kE5m2Values.data();
+    for (int i = 0; i < kMxBlock; ++i) out[i] = values[codes[i]];
+    return scale_block<V>(out, scale);
+  }
+  const V s = V::set1(scale);
+  for (int i = 0; i < kMxBlock; i += V::kLanes)
+    ((a.format == DType::f8_e4m3 ? fp8_values_of<V, MxE4m3>(codes + i) : fp8_values_of<V, MxE5m2>(codes + i)) * s)
+        .store(out + i);
 }
 
 // The same for n < 32 columns, one by one: nothing behind them is read.

@@ -45,10 +45,55 @@ struct IntLanes {
 #if defined(__AVX512F__) && defined(__AVX512BW__)
     if constexpr (kLanes == 16) return _mm512_reduce_max_epi32(reinterpret_cast<__m512i>(v));
 #endif
+#if defined(__AVX2__)
+    if constexpr (kLanes == 8) {
+      const __m256i x = reinterpret_cast<__m256i>(v);
+      __m128i m = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+      m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+      return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+    }
+#endif
     int32_t lanes[kLanes], most = 0;
     std::memcpy(lanes, &v, sizeof(lanes));
     for (int i = 0; i < kLanes; ++i) most = lanes[i] > most ? lanes[i] : most;
     return most;
+  }
+
+  // kLanes bytes, one in each lane.
+  static KDELTA_INLINE Ints load_bytes(const uint8_t* p) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    if constexpr (kLanes == 16)
+      return reinterpret_cast<Ints>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#endif
+#if defined(__AVX2__)
+    if constexpr (kLanes == 8)
+      return reinterpret_cast<Ints>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#endif
+    Ints v;
+    for (int i = 0; i < kLanes; ++i) v[i] = p[i];
+    return v;
+  }
+
+  // Two values of 0..15 in each byte, the even lane's low: kLanes / 2 bytes.
+  static KDELTA_INLINE void store_nibbles(Ints v, uint8_t* out) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    if constexpr (kLanes == 16) {
+      const __m512i x = reinterpret_cast<__m512i>(v), pairs = _mm512_or_si512(x, _mm512_srli_epi64(x, 28));
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(out), _mm512_cvtepi64_epi8(pairs));
+      return;
+    }
+#endif
+#if defined(__AVX2__)
+    if constexpr (kLanes == 8) {
+      const __m256i x = reinterpret_cast<__m256i>(v), pairs = _mm256_or_si256(x, _mm256_srli_epi64(x, 28));
+      const __m256i bytes = _mm256_shuffle_epi8(pairs, _mm256_set1_epi64x(0x0800));  // two, repeated, in each half
+      const __m128i both = _mm_unpacklo_epi16(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+      const int32_t four = _mm_cvtsi128_si32(both);
+      std::memcpy(out, &four, sizeof(four));
+      return;
+    }
+#endif
+    for (int i = 0; i < kLanes; i += 2) out[i / 2] = static_cast<uint8_t>(v[i] | v[i + 1] << 4);
   }
 
   // The low bytes of values in 0..255.

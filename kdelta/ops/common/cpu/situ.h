@@ -1,5 +1,8 @@
-// SiTU over a vector type: three quotients and a sigmoid with one division.
+// SiTU over a vector type, three quotients and a sigmoid with one division, and the loop over two rows that it shares
+// with the other activations.
 #pragma once
+
+#include <algorithm>
 
 #include "kdelta/ops/common/cpu/simd_math.h"
 
@@ -24,5 +27,18 @@ struct Situ {
     return scale * left.top * up / (left.bottom * sigmoid_bottom);
   }
 };
+
+// out = f(gate, up), two vectors at a time: their chains of arithmetic overlap.
+template <class V, class F, class Gate, class Up, class Out>
+KDELTA_INLINE void gated_row(const F& f, const Gate* gate, const Up* up, Out* out, int64_t n) {
+  constexpr int64_t L = V::kLanes;
+  int64_t i = 0;
+  for (; i + 2 * L <= n; i += 2 * L)
+    V::store_pair(f(V::load(gate + i), V::load(up + i)), f(V::load(gate + i + L), V::load(up + i + L)), out + i);
+  for (; i < n; i += L) {
+    const int64_t m = std::min(L, n - i);
+    simd::store_lanes(f(simd::load_lanes<V>(gate + i, m), simd::load_lanes<V>(up + i, m)), out + i, m);
+  }
+}
 
 }  // namespace kdelta
