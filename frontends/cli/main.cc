@@ -65,6 +65,11 @@ void add_load(CLI::App& c, LoadOptions& o) {
   c.add_option("--state-dtype", o.state_dtype, "Recurrent state: fp32, bf16")
       ->capture_default_str()
       ->check(CLI::IsMember({"bf16", "bfloat16", "fp32", "float32"}));
+  c.add_option("--kda-gate", o.kda_gate,
+               "Decay gate of KDA layers: factored, composed (one matrix made at loading: more memory, one projection "
+               "less), auto (what was measured faster on a machine like this)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"factored", "composed", "auto"}));
   c.add_option("-t,--threads", o.threads, "Threads; 0: every CPU this process may use")->capture_default_str();
   c.add_option("-c,--max-model-len,--ctx-size", o.max_length,
                "Tokens of prompt and answer; 0: the model's limit, at most 32768")

@@ -11,6 +11,7 @@ std::string in_words_of_flags(const std::string& message) {
   constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
       {"dtype:", "--dtype:"},
       {"state_dtype:", "--state-dtype:"},
+      {"kda_gate:", "--kda-gate:"},
       {"threads:", "--threads:"},
       {"isa:", "--isa:"},
       {"force:", "--force:"},

@@ -16,13 +16,19 @@ namespace {
 
 constexpr int64_t kDefaultMaxLength = 32768;
 
+Options op_options(const LoadOptions& o) {
+  Options out;
+  out.threads = o.threads;
+  if (!o.isa.empty()) out.isa = parse_isa(o.isa);
+  out.parse_force(o.force);
+  return out;
+}
+
 runtime::EngineConfig engine_config(const LoadOptions& o, const ModelConfig& model) {
   runtime::EngineConfig c;
   c.activation = parse_float_type(o.dtype, "dtype");
   c.recurrent = parse_float_type(o.state_dtype, "state_dtype");
-  c.options.threads = o.threads;
-  if (!o.isa.empty()) c.options.isa = parse_isa(o.isa);
-  c.options.parse_force(o.force);
+  c.options = op_options(o);
   c.max_length = o.max_length;
   if (c.max_length <= 0)
     c.max_length = model.max_positions > 0 ? std::min(model.max_positions, kDefaultMaxLength) : kDefaultMaxLength;
@@ -103,6 +109,10 @@ LoadFormat format_of(const LoadOptions& o) {
   return o.dummy_weights ? LoadFormat::dummy : LoadFormat::checkpoint;
 }
 
+LoadChoices load_choices(const LoadOptions& o) {
+  return {.kda_gate = parse_gate_choice(o.kda_gate), .decode_rows = o.max_sequences, .options = op_options(o)};
+}
+
 // A forced kernel that refuses this model's shapes is a wrong --force, found while a step is planned.
 template <class F>
 auto naming_force(const LoadOptions& o, F f) {
@@ -126,7 +136,7 @@ Engine Engine::load(const LoadOptions& options) {
     e->tokenizer_problem = problem.what();
   }
   const int64_t program = resident_bytes() + program_file_bytes();
-  e->model = load_model(options.model, format_of(options));
+  e->model = load_model(options.model, format_of(options), load_choices(options));
   e->info = describe_model(e->model);
   e->config = engine_config(options, e->model.config);
   if (e->tokenizer && e->tokenizer->vocab_size() > e->model.config.vocab_size) {

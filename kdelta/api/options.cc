@@ -66,6 +66,7 @@ DType parse_float_type(const std::string& name, const char* option) {
 void check_options(const LoadOptions& o) {
   (void)parse_float_type(o.dtype, "dtype");
   (void)parse_float_type(o.state_dtype, "state_dtype");
+  (void)parse_gate_choice(o.kda_gate);
   check_isa(o.isa);
   check_force(o);
   require(o.threads >= 0 && o.threads <= kMostThreads, "threads", o.threads, str("0 to ", kMostThreads));

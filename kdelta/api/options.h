@@ -17,10 +17,11 @@ namespace kdelta {
 inline constexpr int64_t kUntilFull = std::numeric_limits<int64_t>::max();  // GenerateOptions::max_tokens
 
 struct LoadOptions {
-  std::string model;                 // directory with config.json and, unless dummy, safetensors files
-  std::string dtype = "bf16";        // activations: "bf16" or "fp32" (the plain parity path)
-  std::string state_dtype = "fp32";  // recurrent state: "fp32" or "bf16"
-  bool dummy_weights = false;        // random weights for any config.json
+  std::string model;                  // directory with config.json and, unless dummy, safetensors files
+  std::string dtype = "bf16";         // activations: "bf16" or "fp32" (the plain parity path)
+  std::string state_dtype = "fp32";   // recurrent state: "fp32" or "bf16"
+  std::string kda_gate = "factored";  // f_b(f_a(x)), or "composed": f_b f_a made one matrix at loading, or "auto"
+  bool dummy_weights = false;         // random weights for any config.json
   bool headers_only = false;   // nothing can be computed: inspect and memory plans; with dummy_weights config.json
                                // alone is read and no weight gets memory
   int threads = 0;             // 0: every CPU this process may use

@@ -29,6 +29,7 @@ struct ModelConfig {
     int64_t heads = 0, head_dim = 0, conv_width = 0;
     bool full_rank_gate = false;
     std::optional<float> gate_lower_bound;  // absent: softplus gate
+    bool composed_gate = false;             // not of the file: f_b f_a as one matrix
   } kda;
   struct Mla {
     int64_t heads = 0, nope = 0, rope = 0, value = 0, latent = 0, query_rank = 0;

@@ -24,14 +24,16 @@ ActivationKind activation_kind(const ModelConfig& c) {
 std::unique_ptr<Mixer> make_mixer(const ModelConfig& c, MixerKind kind) {
   switch (kind) {
     case MixerKind::kda:
-      return std::make_unique<KdaLayer>(KdaLayerConfig{.hidden = c.hidden_size,
-                                                       .heads = c.kda.heads,
-                                                       .head_dim = c.kda.head_dim,
-                                                       .conv_width = c.kda.conv_width,
-                                                       .full_rank_gate = c.kda.full_rank_gate,
-                                                       .bounded_gate = c.kda.gate_lower_bound.has_value(),
-                                                       .lower_bound = c.kda.gate_lower_bound.value_or(0),
-                                                       .norm_eps = c.rms_norm_eps});
+      return std::make_unique<KdaLayer>(
+          KdaLayerConfig{.hidden = c.hidden_size,
+                         .heads = c.kda.heads,
+                         .head_dim = c.kda.head_dim,
+                         .conv_width = c.kda.conv_width,
+                         .gate_form = c.kda.composed_gate ? KdaGateForm::composed : KdaGateForm::factored,
+                         .full_rank_gate = c.kda.full_rank_gate,
+                         .bounded_gate = c.kda.gate_lower_bound.has_value(),
+                         .lower_bound = c.kda.gate_lower_bound.value_or(0),
+                         .norm_eps = c.rms_norm_eps});
     case MixerKind::mla:
       return std::make_unique<MlaLayer>(MlaLayerConfig{.hidden = c.hidden_size,
                                                        .heads = c.mla.heads,

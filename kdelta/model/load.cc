@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "kdelta/core/error.h"
+#include "kdelta/core/check.h"
+#include "kdelta/model/compose.h"
 
 namespace kdelta {
 namespace {
@@ -38,9 +39,52 @@ void note_unused(LoadedModel& m) {
   if (vision > 0) m.notes.push_back(str(vision, " vision tensors are ignored: kdelta serves the text model"));
 }
 
+// The name of a factor of a decay gate that is quantised; empty when none is.
+std::string quantised_factor(const LoadedModel& m) {
+  for (int64_t l = 0; l < m.config.layers() && m.checkpoint; ++l) {
+    if (m.config.mixer[static_cast<size_t>(l)] != MixerKind::kda) continue;
+    for (const char* factor : {"f_a_proj", "f_b_proj"}) {
+      const std::string name = str(m.config.weight_prefix, "model.layers.", l, ".self_attn.", factor, ".weight");
+      const TensorInfo* t = m.checkpoint->find(name);
+      if (t == nullptr ? m.checkpoint->find(name + "_packed") != nullptr
+                       : refuse_composition(t->dtype, t->dtype) != nullptr)
+        return name;
+    }
+  }
+  return {};
+}
+
+GateDecision decide(const LoadedModel& m, const LoadChoices& choices) {
+  const ModelConfig::Kda& c = m.config.kda;
+  if (const std::string name = quantised_factor(m); !name.empty()) return {false, name + " is quantised"};
+  return decide_gate(gate_table(), {.isa = std::min(choices.options.isa, detect_isa()),
+                                    .T = choices.decode_rows,
+                                    .D = m.config.hidden_size,
+                                    .P = c.heads * c.head_dim,
+                                    .R = c.head_dim});
+}
+
+void choose_gate_form(LoadedModel& m, const LoadChoices& choices) {
+  bool& composed = m.config.kda.composed_gate;
+  switch (choices.kda_gate) {
+    case GateChoice::factored:
+      return;
+    case GateChoice::composed:
+      composed = true;
+      return;
+    case GateChoice::automatic: {
+      const GateDecision d = decide(m, choices);
+      composed = d.composed;
+      m.notes.push_back(str("KDA gate: ", composed ? "composed" : "factored", ", ", d.why));
+      return;
+    }
+  }
+  KDELTA_UNREACHABLE("gate choice", choices.kda_gate);
+}
+
 }  // namespace
 
-LoadedModel load_model(const std::string& directory, LoadFormat format) {
+LoadedModel load_model(const std::string& directory, LoadFormat format, const LoadChoices& choices) {
   LoadedModel m;
   m.config = read_config(directory);
   note_fields(m);
@@ -49,11 +93,12 @@ LoadedModel load_model(const std::string& directory, LoadFormat format) {
     for (const std::string& note : m.checkpoint->notes()) m.notes.push_back(note);
     m.config.weight_prefix = find_prefix(*m.checkpoint, m.config);
   }
+  choose_gate_form(m, choices);
   m.model = make_model(m.config);
   const std::vector<PlacedSpec> specs = m.model->weights();
   switch (format) {
     case LoadFormat::checkpoint:
-      m.weights = BoundWeights::bind(*m.checkpoint, specs, &m.report);
+      m.weights = BoundWeights::bind(*m.checkpoint, specs, &m.report, {.options = choices.options});
       break;
     case LoadFormat::headers:
       m.weights = BoundWeights::shapes(*m.checkpoint, specs, &m.report);

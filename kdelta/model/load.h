@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "kdelta/model/gate_form.h"
 #include "kdelta/model/model.h"
 
 namespace kdelta {
@@ -16,6 +17,13 @@ enum class LoadFormat : uint8_t {
   config_only,  // the shapes of dummy: no tensor file is opened, nothing may be computed
 };
 
+// What a model's file leaves open.
+struct LoadChoices {
+  GateChoice kda_gate = GateChoice::factored;
+  int64_t decode_rows = 1;  // sequences of a usual step, for GateChoice::automatic
+  Options options;          // threads and instruction set of work at loading
+};
+
 struct LoadedModel {
   ModelConfig config;
   std::unique_ptr<Model> model;
@@ -25,7 +33,8 @@ struct LoadedModel {
   std::vector<std::string> notes;  // lines worth showing at start-up
 };
 
-// Throws Error(bad_file) naming file, tensor or field and the reason.
-LoadedModel load_model(const std::string& directory, LoadFormat format);
+// Throws Error(bad_file) naming file, tensor or field and the reason; so too for kda_gate composed when a factor is
+// quantised, which automatic answers with the factored form and a note.
+LoadedModel load_model(const std::string& directory, LoadFormat format, const LoadChoices& choices = {});
 
 }  // namespace kdelta
