@@ -94,7 +94,7 @@ struct ModelInfo {
   int64_t parameters = 0, tensors = 0, files = 0, bytes = 0;
   std::vector<std::string> notes;
   struct Group {
-    std::string name, dtype;
+    std::string name, dtype;  // a dtype, or MXFP8, MXFP4: codes and scales together
     int64_t tensors = 0, bytes = 0;
   };
   std::vector<Group> groups;

@@ -54,13 +54,25 @@ void describe_config(const ModelConfig& c, ModelInfo& info) {
   if (c.max_positions > 0) add("context", str(c.max_positions));
 }
 
+// Codes and scales of one matrix count as its format, other tensors as their dtype.
+std::string precision_of(const Checkpoint& c, const TensorInfo& t) {
+  const std::string module = t.name.substr(0, t.name.rfind('.'));
+  if (!t.name.ends_with(".weight_packed") && c.find(module + ".weight_scale") == nullptr)
+    return std::string(dtype_name(t.dtype));
+  if (c.find(module + ".weight_packed") != nullptr) return "MXFP4";
+  const TensorInfo* weight = c.find(module + ".weight");
+  const DType dtype = weight != nullptr ? weight->dtype : t.dtype;
+  return dtype == DType::f8_e4m3 ? "MXFP8" : dtype == DType::f8_e5m2 ? "MXFP8 E5M2" : std::string(dtype_name(dtype));
+}
+
 void describe_tensors(const LoadedModel& m, ModelInfo& info) {
   std::map<std::pair<std::string, std::string>, ModelInfo::Group> groups;
   for (const TensorInfo& t : m.checkpoint->tensors()) {
     const std::string group = group_of(t.name, m.config.weight_prefix), dtype(dtype_name(t.dtype));
-    ModelInfo::Group& g = groups[{group, dtype}];
+    const std::string precision = precision_of(*m.checkpoint, t);
+    ModelInfo::Group& g = groups[{group, precision}];
     g.name = group;
-    g.dtype = dtype;
+    g.dtype = precision;
     ++g.tensors;
     g.bytes += t.bytes;
     int64_t n = 1;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "kdelta/api/engine.h"
 #include "kdelta/api/quantize.h"
@@ -203,9 +204,13 @@ TEST_F(Quantize, TheEngineLoadsItWithTheStoredFormats) {
     GenerateOptions greedy{.temperature = 0, .max_tokens = 8};
     greedy.ignore_eos = true;
     EXPECT_EQ(engine.generate({1, 2, 3}, greedy).tokens.size(), 8u);
-    bool found = false;
-    for (const auto& g : engine.info().groups) found = found || (g.name == "attention" && g.dtype == "F8_E4M3");
-    EXPECT_TRUE(found);
+    std::set<std::string> attention, experts;
+    for (const auto& g : engine.info().groups) {
+      if (g.name == "attention") attention.insert(g.dtype);
+      if (g.name == "routed experts") experts.insert(g.dtype);
+    }
+    EXPECT_EQ(attention, (std::set<std::string>{"BF16", "F32", "MXFP8"}));
+    EXPECT_EQ(experts, (std::set<std::string>{"MXFP4"}));
   }
 }
 
