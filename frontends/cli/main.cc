@@ -315,14 +315,18 @@ class Program {
   }
 
   void add_quantize() {
-    CLI::App& c = command("quantize", "A checkpoint with KDA q|k|v and routed experts in MXFP8 or MXFP4",
+    CLI::App& c = command("quantize", "A checkpoint with KDA q|k|v and routed experts in MXFP8, MXFP4 or int8",
                           [this] { return quantize(quantize_); });
     QuantizeOptions& o = quantize_.quantize;
-    const CLI::IsMember formats({"mxfp8", "mxfp4", "keep"}), rules({"floor", "rceil", "even"});
+    const CLI::IsMember formats({"mxfp8", "mxfp4", "int8", "keep"}), rules({"floor", "rceil", "even"});
     c.add_option("model,-m,--model", o.model, "Checkpoint directory")->required()->check(CLI::ExistingDirectory);
     c.add_option("out,-o,--out", o.out, "The new directory; it grows as OUT.partial, where a stopped run goes on");
-    c.add_option("--qkv", o.qkv, "KDA q, k and v: mxfp8, mxfp4, keep")->capture_default_str()->check(formats);
-    c.add_option("--experts", o.experts, "Routed experts: mxfp8, mxfp4, keep")->capture_default_str()->check(formats);
+    c.add_option("--qkv", o.qkv, "KDA q, k and v: mxfp8, mxfp4, int8 (for other engines), keep")
+        ->capture_default_str()
+        ->check(formats);
+    c.add_option("--experts", o.experts, "Routed experts: mxfp8, mxfp4, int8 (for other engines), keep")
+        ->capture_default_str()
+        ->check(formats);
     c.add_option("--scale-rule", o.weight_rule, "Scales of the weights: floor, rceil, even")
         ->capture_default_str()
         ->check(rules);

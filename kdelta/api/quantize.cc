@@ -1,6 +1,7 @@
 #include "kdelta/api/quantize.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -8,10 +9,11 @@
 #include "kdelta/api/quantize_plan.h"
 #include "kdelta/core/check.h"
 #include "kdelta/core/exec.h"
-#include "kdelta/core/matrix.h"
 #include "kdelta/io/checkpoint_index.h"
 #include "kdelta/io/new_directory.h"
 #include "kdelta/io/safetensors.h"
+#include "kdelta/ops/common/cpu/parallel.h"
+#include "kdelta/ops/common/dispatch.h"
 
 namespace kdelta {
 namespace {
@@ -37,6 +39,31 @@ class Meter {
   const QuantizeOptions& options_;
   int64_t total_, done_ = 0;
 };
+
+// Each row of x by its largest magnitude / 127, a row of zeros by 1. Returns the first row that is not finite, or -1.
+int64_t quantise_int8(const Exec& ex, const AnyConstView& x, int8_t* codes, float* scale) {
+  const int64_t cols = x.dim(1);
+  std::atomic<int64_t> bad{x.dim(0)};
+  parallel_for(ex, x.dim(0), 16384 / std::max<int64_t>(1, cols) + 1, [&](int64_t begin, int64_t end) {
+    dispatch_activation(x.dtype, [&](auto in) {
+      for (int64_t r = begin; r < end; ++r) {
+        const auto* row = x.at<const decltype(in)>(r);
+        float amax = 0;
+        bool finite = true;
+        for (int64_t c = 0; c < cols; ++c) {
+          finite = finite && std::isfinite(to_float(row[c]));
+          amax = std::max(amax, std::fabs(to_float(row[c])));
+        }
+        if (!finite)
+          for (int64_t seen = bad; r < seen && !bad.compare_exchange_weak(seen, r);) continue;
+        scale[r] = amax / 127 > 0 ? amax / 127 : 1;
+        for (int64_t c = 0; finite && c < cols; ++c)
+          codes[r * cols + c] = static_cast<int8_t>(std::nearbyint(to_float(row[c]) / scale[r]));
+      }
+    });
+  });
+  return bad == x.dim(0) ? -1 : bad.load();
+}
 
 // Quantises and copies tensors piece by piece into a file being written.
 class TensorWriter {
@@ -69,30 +96,40 @@ class TensorWriter {
 
   void quantise(const PlannedTensor& p, SafetensorsWriter& file, size_t at) {
     const TensorInfo& t = *p.source;
-    const int64_t rows = t.shape[0], cols = t.shape[1], row_bytes = cols * dtype_bytes(t.dtype);
-    const DType format = p.format == WeightFormat::mxfp8 ? DType::f8_e4m3 : DType::f4_e2m1;
-    const int64_t code_bytes = mx_code_bytes(format, cols), scale_bytes = mx_scale_bytes(cols);
+    const int64_t rows = t.shape[0], row_bytes = t.shape[1] * dtype_bytes(t.dtype);
+    const int64_t code_bytes = p.output_bytes(0) / std::max<int64_t>(1, rows);
+    const int64_t scale_bytes = p.output_bytes(1) / std::max<int64_t>(1, rows);
     const int64_t most = std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(1, row_bytes));
     for (int64_t r = 0; r < rows; r += most) {
       const int64_t n = std::min(most, rows - r);
       // A tensor of the file may lie at any address.
       std::memcpy(room(source_, n * row_bytes), checkpoint_.data(t) + r * row_bytes,
                   static_cast<size_t>(n * row_bytes));
-      auto* codes = static_cast<uint8_t*>(room(codes_, n * code_bytes));
-      auto* scale = static_cast<uint8_t*>(room(scale_, n * scale_bytes));
-      mx_quantize(exec_, {.format = format,
-                          .rule = rule_,
-                          .x = AnyConstView(source_.data(), t.dtype, {n, cols}),
-                          .codes = View<uint8_t>(codes, {n, code_bytes}),
-                          .scale = View<uint8_t>(scale, {n, scale_bytes})});
-      // 255 is what a block with NaN or infinity gets.
-      if (const void* bad = std::memchr(scale, 255, static_cast<size_t>(n * scale_bytes)))
-        fail(ErrorCode::bad_file, checkpoint_.file_path(t.file), ": tensor ", t.name, ": not finite in row ",
-             r + (static_cast<const uint8_t*>(bad) - scale) / scale_bytes);
+      const AnyConstView x(source_.data(), t.dtype, {n, t.shape[1]});
+      void *codes = room(codes_, n * code_bytes), *scale = room(scale_, n * scale_bytes);
+      const int64_t bad = p.format == WeightFormat::int8
+                              ? quantise_int8(exec_, x, static_cast<int8_t*>(codes), static_cast<float*>(scale))
+                              : quantise_mx(x, p.format, static_cast<uint8_t*>(codes), static_cast<uint8_t*>(scale));
+      if (bad >= 0)
+        fail(ErrorCode::bad_file, checkpoint_.file_path(t.file), ": tensor ", t.name, ": not finite in row ", r + bad);
       file.write(at, r * code_bytes, codes, n * code_bytes);
       file.write(at + 1, r * scale_bytes, scale, n * scale_bytes);
       meter_.add(n * row_bytes);
     }
+  }
+
+  // The first row that is not finite; -1: all are.
+  int64_t quantise_mx(const AnyConstView& x, WeightFormat wanted, uint8_t* codes, uint8_t* scale) {
+    const DType format = wanted == WeightFormat::mxfp8 ? DType::f8_e4m3 : DType::f4_e2m1;
+    const int64_t n = x.dim(0), scale_bytes = mx_scale_bytes(x.dim(1));
+    mx_quantize(exec_, {.format = format,
+                        .rule = rule_,
+                        .x = x,
+                        .codes = View<uint8_t>(codes, {n, mx_code_bytes(format, x.dim(1))}),
+                        .scale = View<uint8_t>(scale, {n, scale_bytes})});
+    // 255 is what a block with NaN or infinity gets.
+    const void* bad = std::memchr(scale, 255, static_cast<size_t>(n * scale_bytes));
+    return bad == nullptr ? -1 : (static_cast<const uint8_t*>(bad) - scale) / scale_bytes;
   }
 
   static void* room(Buffer& buffer, int64_t bytes) {

@@ -1,6 +1,6 @@
-// A checkpoint in smaller formats: KDA q|k|v and routed experts become MXFP8 or MXFP4, everything else is copied byte
-// for byte. Names, dtypes and `quantization_config` are those of the releases and of compressed-tensors checkpoints, so
-// other engines read the result. Includes nothing but the standard library.
+// A checkpoint in smaller formats: KDA q|k|v and routed experts become MXFP8, MXFP4 or int8, everything else is copied
+// byte for byte. Names, dtypes and `quantization_config` are those of the releases and of compressed-tensors
+// checkpoints, so other engines read the result. Includes nothing but the standard library.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@ struct QuantizeOptions {
   std::string model;  // directory of the source; BF16 and F32 matrices are quantised, those of the wanted format copied
   std::string out;    // a new name or an empty folder; grows as OUT.partial, where the same job goes on when run again
   // "mxfp8": weight F8_E4M3 [out, in] and weight_scale U8 [out, in/32]. "mxfp4": weight_packed U8 [out, in/2] and
-  // weight_scale. "keep": as in the source.
+  // weight_scale. "int8": weight I8 [out, in] and weight_scale F32 [out, 1], the row's largest magnitude / 127, for
+  // other engines: this one refuses to load it. "keep": as in the source.
   std::string qkv = "mxfp8", experts = "mxfp4";
   // Scale rules of kdelta/ops/mx_quant/mx_quant.h: "floor", "rceil", "even". The rule of activations is recorded for
   // the engine that will quantise them; it changes no weight.
@@ -38,8 +39,8 @@ struct QuantizeReport {
 };
 
 // Throws Error(invalid_argument) naming the option for a wrong format, rule or name, and when nothing would be
-// quantised; Error(bad_file) naming the tensor that is not finite, that has a width no multiple of 32, or that is
-// already quantised another way; Error(failed) when the disk refuses or `cancel` is set.
+// quantised; Error(bad_file) naming the tensor that is not finite, that has a width no multiple of 32 (MX formats), or
+// that is already quantised another way; Error(failed) when the disk refuses or `cancel` is set.
 QuantizeReport quantize(const QuantizeOptions& options);
 
 }  // namespace kdelta

@@ -28,8 +28,32 @@ Json arguments(int64_t bits, bool dynamic, const std::string& rule) {
                 {"zp_dtype", nullptr}};
 }
 
+// int8: symmetric, weights by output row, activations by token.
+Json int8_arguments(bool dynamic) {
+  return Object{{"actorder", nullptr},
+                {"block_structure", nullptr},
+                {"dynamic", dynamic},
+                {"group_size", nullptr},
+                {"num_bits", 8},
+                {"observer", dynamic ? Json(nullptr) : Json("minmax")},
+                {"observer_kwargs", Object{}},
+                {"strategy", dynamic ? "token" : "channel"},
+                {"symmetric", true},
+                {"type", "int"}};
+}
+
 const char* format_text(WeightFormat format) {
-  return format == WeightFormat::mxfp8 ? "mxfp8-quantized" : "mxfp4-pack-quantized";
+  switch (format) {
+    case WeightFormat::mxfp8:
+      return "mxfp8-quantized";
+    case WeightFormat::mxfp4:
+      return "mxfp4-pack-quantized";
+    case WeightFormat::int8:
+      return "int-quantized";
+    case WeightFormat::keep:
+      break;
+  }
+  KDELTA_UNREACHABLE("weight format", format);
 }
 
 // How a group's matrices lie in the result.
@@ -41,6 +65,12 @@ struct Stored {
 // Experts in MXFP4 are weights only, as the release declares them; everything else takes MXFP8 activations.
 Json group(const Stored& stored, bool activations, Array targets, const QuantizeSettings& s) {
   const WeightFormat format = stored.format;
+  if (format == WeightFormat::int8)
+    return Object{{"format", format_text(format)},
+                  {"input_activations", int8_arguments(true)},
+                  {"output_activations", nullptr},
+                  {"targets", std::move(targets)},
+                  {"weights", int8_arguments(false)}};
   return Object{
       {"format", format_text(format)},
       {"input_activations", activations ? arguments(8, true, s.activation_rule_name) : Json(nullptr)},
@@ -79,6 +109,7 @@ Stored stored_in(const QuantizePlan& plan, QuantGroup group) {
       if (p.group != group) continue;
       if (p.outputs.front().name.ends_with(".weight_packed"))
         return {WeightFormat::mxfp4, p.format != WeightFormat::keep};
+      if (p.outputs.front().dtype == DType::i8) return {WeightFormat::int8, p.format != WeightFormat::keep};
       if (p.outputs.front().dtype == DType::f8_e4m3) return {WeightFormat::mxfp8, p.format != WeightFormat::keep};
     }
   return {};

@@ -21,6 +21,8 @@ const char* format_name(WeightFormat format) {
       return "MXFP8";
     case WeightFormat::mxfp4:
       return "MXFP4";
+    case WeightFormat::int8:
+      return "int8";
   }
   KDELTA_UNREACHABLE("weight format", format);
 }
@@ -29,7 +31,8 @@ WeightFormat parse_format(const char* option, const std::string& name) {
   if (name == "keep") return WeightFormat::keep;
   if (name == "mxfp8") return WeightFormat::mxfp8;
   if (name == "mxfp4") return WeightFormat::mxfp4;
-  fail(ErrorCode::invalid_argument, option, ": '", name, "', accepted: mxfp8, mxfp4, keep");
+  if (name == "int8") return WeightFormat::int8;
+  fail(ErrorCode::invalid_argument, option, ": '", name, "', accepted: mxfp8, mxfp4, int8, keep");
 }
 
 MxScaleRule parse_rule(const char* option, const std::string& name) {
@@ -98,15 +101,26 @@ class Planner {
       p.outputs = {{t.name, t.dtype, t.shape, nullptr}};
       return p;
     }
-    check_source(t, place);
+    check_source(t, place, wanted);
     p.format = wanted;
+    const std::string weight = place.module + ".weight", scale = place.module + ".weight_scale";
     const int64_t rows = t.shape[0], cols = t.shape[1];
-    if (wanted == WeightFormat::mxfp8)
-      p.outputs = {{place.module + ".weight", DType::f8_e4m3, {rows, cols}, nullptr}};
-    else
-      p.outputs = {{place.module + ".weight_packed", DType::u8, {rows, cols / 2}, nullptr}};
-    p.outputs.push_back({place.module + ".weight_scale", DType::u8, {rows, cols / kMxBlock}, nullptr});
-    return p;
+    switch (wanted) {
+      case WeightFormat::mxfp8:
+        p.outputs = {{weight, DType::f8_e4m3, {rows, cols}, nullptr},
+                     {scale, DType::u8, {rows, cols / kMxBlock}, nullptr}};
+        return p;
+      case WeightFormat::mxfp4:
+        p.outputs = {{weight + "_packed", DType::u8, {rows, cols / 2}, nullptr},
+                     {scale, DType::u8, {rows, cols / kMxBlock}, nullptr}};
+        return p;
+      case WeightFormat::int8:
+        p.outputs = {{weight, DType::i8, {rows, cols}, nullptr}, {scale, DType::f32, {rows, 1}, nullptr}};
+        return p;
+      case WeightFormat::keep:
+        break;
+    }
+    KDELTA_UNREACHABLE("weight format", wanted);
   }
 
  private:
@@ -114,15 +128,16 @@ class Planner {
   bool has_format(const TensorInfo& t, const Place& place, WeightFormat wanted) const {
     const TensorInfo* weight = checkpoint_.find(place.module + ".weight");
     if (wanted == WeightFormat::mxfp8) return weight != nullptr && weight->dtype == DType::f8_e4m3;
+    if (wanted == WeightFormat::int8) return weight != nullptr && weight->dtype == DType::i8;
     return place.suffix != ".weight" && weight == nullptr && t.dtype == DType::u8;
   }
 
-  void check_source(const TensorInfo& t, const Place& place) const {
+  void check_source(const TensorInfo& t, const Place& place, WeightFormat wanted) const {
     if (place.suffix != ".weight" || (t.dtype != DType::bf16 && t.dtype != DType::f32))
       refuse(t, str("dtype ", dtype_name(t.dtype), " of ", kGroupName[static_cast<size_t>(place.group)],
                     ", only BF16 and F32 are quantised; 'keep' leaves the group as it is"));
     if (t.shape.size() != 2) refuse(t, str("shape ", shape_text(t.shape), ", expected a matrix"));
-    if (t.shape[1] % kMxBlock != 0)
+    if (wanted != WeightFormat::int8 && t.shape[1] % kMxBlock != 0)
       refuse(t, str(t.shape[1], " columns, expected a multiple of the scale block ", kMxBlock));
   }
 
@@ -164,13 +179,15 @@ QuantizeSettings parse_settings(const QuantizeOptions& o) {
           .activation_rule_name = o.activation_rule};
 }
 
+int64_t PlannedTensor::output_bytes(size_t i) const {
+  int64_t bytes = 0;
+  KDELTA_CHECK(tensor_bytes(outputs[i].dtype, outputs[i].shape, &bytes), outputs[i].name);
+  return bytes;
+}
+
 int64_t PlannedTensor::bytes() const {
   int64_t sum = 0;
-  for (const TensorToWrite& t : outputs) {
-    int64_t bytes = 0;
-    KDELTA_CHECK(tensor_bytes(t.dtype, t.shape, &bytes), t.name);
-    sum += bytes;
-  }
+  for (size_t i = 0; i < outputs.size(); ++i) sum += output_bytes(i);
   return sum;
 }
 

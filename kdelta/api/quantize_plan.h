@@ -13,7 +13,7 @@
 namespace kdelta {
 
 enum class QuantGroup : uint8_t { qkv, experts, rest };
-enum class WeightFormat : uint8_t { keep, mxfp8, mxfp4 };
+enum class WeightFormat : uint8_t { keep, mxfp8, mxfp4, int8 };
 
 struct QuantizeSettings {
   std::array<WeightFormat, 3> format{};  // by QuantGroup; the rest is kept
@@ -29,6 +29,7 @@ struct PlannedTensor {
   WeightFormat format = WeightFormat::keep;  // keep: copied as it is
   // One when copied; codes and scales when quantised. No data.
   std::vector<TensorToWrite> outputs;
+  int64_t output_bytes(size_t i) const;
   int64_t bytes() const;
 };
 

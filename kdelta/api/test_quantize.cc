@@ -194,6 +194,37 @@ TEST_F(Quantize, OneQuantisedGroupIsDescribedWithoutMixing) {
   EXPECT_THAT(q.get<std::vector<std::string>>("ignore"), testing::Contains("re:.*self_attn.*"));
 }
 
+TEST_F(Quantize, Int8RowsAreTheNearestOfTheirScaleAndTheEngineRefusesThemByName) {
+  QuantizeOptions o = options(kLinear);
+  o.qkv = "int8";
+  o.experts = "keep";
+  quantize(o);
+  const Checkpoint source = Checkpoint::open(kLinear), got = Checkpoint::open(o.out);
+  int64_t matrices = 0;
+  for (const TensorInfo& t : got.tensors()) {
+    if (t.dtype != DType::i8) continue;
+    ++matrices;
+    const Matrix before = matrix_of(source, module_of(t.name));
+    const TensorInfo& scales = *got.find(t.name + "_scale");
+    EXPECT_EQ(scales.dtype, DType::f32);
+    EXPECT_EQ(scales.shape, (std::vector<int64_t>{before.rows, 1}));
+    for (int64_t r = 0; r < before.rows; ++r) {
+      float scale, amax = 0;
+      std::memcpy(&scale, got.data(scales) + 4 * r, sizeof(scale));
+      const std::vector<float> row = row_of(before, r);
+      for (float x : row) amax = std::max(amax, std::fabs(x));
+      ASSERT_EQ(scale, amax / 127);
+      const auto* codes = reinterpret_cast<const int8_t*>(got.data(t) + r * before.cols);
+      for (size_t c = 0; c < row.size(); ++c) ASSERT_EQ(codes[c], std::nearbyint(row[c] / scale)) << t.name << " " << r;
+    }
+  }
+  EXPECT_EQ(matrices, 9);
+  const JsonReader q = JsonReader::open(o.out + "/config.json").get<JsonReader>("quantization_config");
+  EXPECT_EQ(q.get<std::string>("format"), "int-quantized");
+  EXPECT_THAT(error_of([&] { load_model(o.out, LoadFormat::checkpoint); }),
+              AllOf(HasSubstr("self_attn.q_proj.weight"), HasSubstr("dtype I8, accepted for a matrix")));
+}
+
 TEST_F(Quantize, TheEngineLoadsItWithTheStoredFormats) {
   for (const char* model : {kTiny, kLinear}) {
     QuantizeOptions o = options(model);
@@ -288,8 +319,8 @@ TEST_F(Quantize, OptionsAreRefusedByName) {
     change(o);
     return error_of([&] { quantize(o); });
   };
-  EXPECT_EQ(refusal([](QuantizeOptions& o) { o.qkv = "fp8"; }), "qkv: 'fp8', accepted: mxfp8, mxfp4, keep");
-  EXPECT_EQ(refusal([](QuantizeOptions& o) { o.experts = ""; }), "experts: '', accepted: mxfp8, mxfp4, keep");
+  EXPECT_EQ(refusal([](QuantizeOptions& o) { o.qkv = "fp8"; }), "qkv: 'fp8', accepted: mxfp8, mxfp4, int8, keep");
+  EXPECT_EQ(refusal([](QuantizeOptions& o) { o.experts = ""; }), "experts: '', accepted: mxfp8, mxfp4, int8, keep");
   EXPECT_EQ(refusal([](QuantizeOptions& o) { o.weight_rule = "ceil"; }),
             "weight_rule: 'ceil', accepted: floor, rceil, even");
   EXPECT_EQ(refusal([](QuantizeOptions& o) { o.activation_rule = "1"; }),
@@ -331,6 +362,11 @@ TEST_F(Quantize, AnotherFormatOfAGroupAndWeightsThatAreNotFiniteAreRefused) {
   data[5 * 96 + 7] = to_bf16(NAN);
   o = options(checkpoint({{q, DType::bf16, {64, 96}, data.data()}}));
   EXPECT_THAT(error_of([&] { quantize(o); }), AllOf(HasSubstr(q), HasSubstr("not finite in row 5")));
+  fs::remove_all(o.out + ".partial");
+  data[3 * 96] = to_bf16(INFINITY);
+  o = options(checkpoint({{q, DType::bf16, {64, 96}, data.data()}}));
+  o.qkv = "int8";
+  EXPECT_THAT(error_of([&] { quantize(o); }), HasSubstr("not finite in row 3"));
   EXPECT_FALSE(fs::exists(o.out));
 }
 
