@@ -114,7 +114,7 @@ BoundWeights BoundWeights::expect(const std::vector<PlacedSpec>& specs, const Bi
 void BoundWeights::allocate() {
   impl_->allocated = true;
   const LayeredSource tensors = impl_->source();
-  const WeightReader reader(tensors, impl_->options.shard);
+  const WeightReader reader = impl_->reader_of(tensors);
   for (Impl::Entry& entry : impl_->entries) {
     if (entry.bound || !reader.complete(entry.placed)) continue;
     Impl::Change c = impl_->prepare(entry, reader);
@@ -124,7 +124,7 @@ void BoundWeights::allocate() {
 
 void BoundWeights::finalize() {
   const LayeredSource tensors = impl_->source();
-  const WeightReader reader(tensors, impl_->options.shard);
+  const WeightReader reader = impl_->reader_of(tensors);
   for (const Impl::Entry& entry : impl_->entries) {
     if (entry.bound) continue;
     reader.require(entry.placed);

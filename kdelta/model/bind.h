@@ -28,6 +28,8 @@ struct BindReport {
 struct BindOptions {
   Shard shard;      // the specs' shapes are this rank's
   Options options;  // threads and instruction set of compositions
+  // Schemes that tensors may be stored in; none given: any.
+  std::optional<Quantization> quantization = {};
 };
 
 class BoundWeights {

@@ -198,7 +198,7 @@ void BoundWeights::Impl::bind_all() {
   LayeredSource tensors = source();
   std::unordered_set<const TensorInfo*> used;
   tensors.record(&used);
-  const WeightReader reader(tensors, options.shard);
+  const WeightReader reader = reader_of(tensors);
   std::vector<Entry*> all;
   for (Entry& entry : entries) {
     Change c = prepare(entry, reader);

@@ -70,6 +70,9 @@ struct BoundWeights::Impl {
   LayeredSource source(const PutTensors* staged = nullptr) const {
     return {staged, &put, checkpoint ? &*checkpoint : nullptr, headers_only};
   }
+  WeightReader reader_of(const LayeredSource& tensors) const {
+    return {tensors, options.shard, options.quantization ? &*options.quantization : nullptr};
+  }
   // Reads, checks and takes memory; throws and changes nothing. What it gives, apply() can only succeed with.
   Change prepare(Entry& entry, const WeightReader& reader);
   void apply(Change& change);

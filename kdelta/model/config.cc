@@ -175,7 +175,7 @@ ModelConfig read_config(const std::string& directory) {
     c.kind = ModelKind::kimi_k3;
     const auto text = root.get<JsonReader>("text_config");
     read_text_model(text, c);
-    (void)text.raw("quantization_config");  // tensors say by their suffix how they are stored
+    c.quantization = read_quantization(text);
     for (const char* twin :
          {"architectures", "dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id"})
       (void)text.raw(twin);
@@ -187,6 +187,8 @@ ModelConfig read_config(const std::string& directory) {
     root.refuse("architectures", "\"KimiK3ForConditionalGeneration\" or \"KimiLinearForCausalLM\"");
   }
   read_top_level(root, c);
+  // Releases have it in the text part, copies of them at the top.
+  if (!c.quantization) c.quantization = read_quantization(root);
   (void)root.raw("quantization_config");
   c.ignored = root.unread();
   return c;

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "kdelta/model/quantization.h"
+
 namespace kdelta {
 
 enum class ModelKind : uint8_t { kimi_linear, kimi_k3 };
@@ -45,6 +47,8 @@ struct ModelConfig {
   HiddenActivation activation = HiddenActivation::silu;
   float situ_beta = 1, situ_linear_beta = 0;
   int64_t attn_res_block = 0;  // 0: ordinary residual
+
+  std::optional<Quantization> quantization;  // absent: nothing is said, so nothing may be quantised
 
   int32_t bos_token = -1;
   std::vector<int32_t> eos_tokens;

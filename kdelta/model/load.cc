@@ -96,12 +96,14 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
   choose_gate_form(m, choices);
   m.model = make_model(m.config);
   const std::vector<PlacedSpec> specs = m.model->weights();
+  const BindOptions options{
+      .shard = {}, .options = choices.options, .quantization = m.config.quantization.value_or(Quantization{})};
   switch (format) {
     case LoadFormat::checkpoint:
-      m.weights = BoundWeights::bind(*m.checkpoint, specs, &m.report, {.options = choices.options});
+      m.weights = BoundWeights::bind(*m.checkpoint, specs, &m.report, options);
       break;
     case LoadFormat::headers:
-      m.weights = BoundWeights::shapes(*m.checkpoint, specs, &m.report);
+      m.weights = BoundWeights::shapes(*m.checkpoint, specs, &m.report, options);
       break;
     case LoadFormat::dummy:
       m.weights = BoundWeights::dummy(specs, 1, &m.report);

@@ -46,18 +46,6 @@ bool has_scales(const std::string& base, const TensorInfo& codes) {
 
 }  // namespace
 
-const char* to_string(Precision precision) {
-  switch (precision) {
-    case Precision::floating:
-      return "floating point";
-    case Precision::mxfp8:
-      return "MXFP8";
-    case Precision::mxfp4:
-      return "MXFP4";
-  }
-  KDELTA_UNREACHABLE("precision", precision);
-}
-
 void WeightReader::refuse(const StoredTensor& t, const std::string& reason) const {
   fail(ErrorCode::bad_file, t.origin, ": tensor ", t.info->name, ": ", reason);
 }
@@ -117,10 +105,13 @@ const uint8_t* WeightReader::begin_of(const StoredTensor& t, int64_t rows, int64
 Matrix WeightReader::mx_matrix(const StoredTensor& codes, const std::string& scale_name, DType dtype,
                                const WeightSpec& spec) const {
   const int64_t rows = spec.shape[0], cols = spec.shape[1];
+  const Precision precision = dtype == DType::f4_e2m1 ? Precision::mxfp4 : Precision::mxfp8;
+  if (described_ != nullptr && !described_->names(precision))
+    refuse(codes, str(to_string(precision), ", but the quantization_config of config.json names ", described_->list()));
   if (cols % kMxBlock != 0)
     refuse(
         codes,
-        str(dtype == DType::f4_e2m1 ? "MXFP4" : "MXFP8", " needs columns in multiples of ", kMxBlock,
+        str(to_string(precision), " needs columns in multiples of ", kMxBlock,
             shard_.ranks > 1 && spec.shard == ShardRule::columns ? ", a rank's part has " : ", the layer has ", cols));
   Matrix m = dense_matrix(nullptr, dtype, rows, cols);
   m.data = begin_of(codes, rows, m.row_bytes, spec.shard, &m.row_bytes);

@@ -9,6 +9,7 @@
 
 #include "kdelta/io/checkpoint.h"
 #include "kdelta/layers/spec.h"
+#include "kdelta/model/quantization.h"
 #include "kdelta/model/shard.h"
 
 namespace kdelta {
@@ -33,12 +34,11 @@ class TensorSource {
   virtual std::string origin() const = 0;  // of what is missing, for messages
 };
 
-enum class Precision : uint8_t { floating, mxfp8, mxfp4 };
-const char* to_string(Precision precision);
-
 class WeightReader {
  public:
-  WeightReader(const TensorSource& source, const Shard& shard) : source_(source), shard_(shard) {}
+  // `described`: the schemes that tensors may be stored in; null: any.
+  WeightReader(const TensorSource& source, const Shard& shard, const Quantization* described = nullptr)
+      : source_(source), shard_(shard), described_(described) {}
 
   std::string origin() const { return source_.origin(); }
 
@@ -75,6 +75,7 @@ class WeightReader {
 
   const TensorSource& source_;
   Shard shard_;
+  const Quantization* described_;
 };
 
 }  // namespace kdelta

@@ -68,7 +68,7 @@ void BoundWeights::Impl::check_pairs(const PutTensors& staged) {
 
 void WeightUpdate::commit() {
   const LayeredSource tensors = weights_.source(&staged_->tensors);
-  const WeightReader reader(tensors, weights_.options.shard);
+  const WeightReader reader = weights_.reader_of(tensors);
   weights_.check_pairs(staged_->tensors);
   std::vector<BoundWeights::Impl::Change> changes;
   for (BoundWeights::Impl::Entry* entry : staged_->entries)
