@@ -14,13 +14,24 @@ bool is_mx(const JsonReader& r, int64_t bits) {
          r.find<bool>("symmetric").value_or(true);
 }
 
+// "8-bit int, strategy channel"
+std::string describe(const JsonReader& r) {
+  const auto size = r.find<int64_t>("group_size");
+  return str(r.find<int64_t>("num_bits").value_or(0), "-bit ", r.find<std::string>("type").value_or("?"), ", strategy ",
+             r.find<std::string>("strategy").value_or("?"), size ? str(", group_size ", *size) : std::string());
+}
+
+[[noreturn]] void refuse(const JsonReader& group, const char* field, const JsonReader& found, const char* expected) {
+  fail(ErrorCode::bad_file, group.source(), ": ", group.path_of(field), ": ", describe(found), ", expected ", expected);
+}
+
 Precision read_group(const JsonReader& group) {
   const auto weights = group.get<JsonReader>("weights");
   const bool four = is_mx(weights, 4), eight = is_mx(weights, 8);
   if (!four && !eight)
-    group.refuse("weights", "MXFP4 or MXFP8: float of 4 or 8 bits, symmetric, strategy group, group_size 32");
+    refuse(group, "weights", weights, "MXFP4 or MXFP8: 4-bit or 8-bit float, symmetric, strategy group, group_size 32");
   if (const auto inputs = group.find<JsonReader>("input_activations"); inputs && !is_mx(*inputs, 8))
-    group.refuse("input_activations", "null or MXFP8: float of 8 bits, symmetric, strategy group, group_size 32");
+    refuse(group, "input_activations", *inputs, "null or MXFP8: 8-bit float, symmetric, strategy group, group_size 32");
   return four ? Precision::mxfp4 : Precision::mxfp8;
 }
 

@@ -36,8 +36,9 @@ TEST(Quantization, NamesTheSchemesOfEveryGroupOnce) {
 
 TEST(Quantization, UnknownSchemesAndMethodsAreRefusedByField) {
   const auto refusal = [](auto f) { return test::error_of([&] { f(); }); };
-  EXPECT_THAT(refusal([] { read(R"("a": )" + group(arguments(8, "int"))); }),
-              HasSubstr("quantization_config.config_groups.a.weights: "));
+  EXPECT_THAT(
+      refusal([] { read(R"("a": )" + group(arguments(8, "int"))); }),
+      HasSubstr("quantization_config.config_groups.a.weights: 8-bit int, strategy group, group_size 32, expected "));
   EXPECT_THAT(refusal([] { read(R"("a": )" + group(arguments(4, "float", 16))); }), HasSubstr("group_size 32"));
   EXPECT_THAT(refusal([] { read(R"("a": )" + group(arguments(2))); }), HasSubstr("expected MXFP4 or MXFP8"));
   EXPECT_THAT(refusal([] { read(R"("a": )" + group(arguments(8), arguments(8, "int"))); }),
