@@ -29,9 +29,11 @@ void Engine::plan() {
     return !step_plan_.rows.empty() || !step_plan_.preempted.empty();
   };
   if (attempt(free)) return;
-  // Pages that are offered to later arrivals cannot be evicted for the first; with its own offer alone it fits.
+  // Pages that are offered to those who wait cannot be evicted for one that runs, or for the first: with its own offer
+  // alone that one fits.
   withdraw_offers();
-  KDELTA_CHECK(attempt(1), "a plan without work");
+  KDELTA_CHECK(attempt(running == 0 ? 1 : 0), "a plan without work, with ", free, " sequences and ", usable_pages(),
+               " pages free\n", explain_plan(scheduler_, candidates_, step_plan_));
 }
 
 void Engine::withdraw_offers() {
@@ -84,7 +86,9 @@ void Engine::gather_candidates(int64_t offers) {
                 .running = !r->slots.empty(),
                 .drafts = r->drafts};
     hits_.emplace_back();
-    if (!c.running && r->saved.empty() && config_.prefix_snapshots > 0 && offers-- > 0) offer_prefix(*r, c);
+    // Whoever waits uses up an offer, though a saved state needs none: only the first `offers` may start.
+    const bool may_start = !c.running && offers-- > 0;
+    if (may_start && r->saved.empty() && config_.prefix_snapshots > 0) offer_prefix(*r, c);
     c.pages = static_cast<int64_t>(r->pages.size());
     c.freed_pages = c.pages - r->shared_pages;
     candidates_.push_back(c);

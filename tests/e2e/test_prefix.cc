@@ -191,6 +191,43 @@ TEST_P(Prefix, AnOfferToALaterArrivalDoesNotBlockTheFirst) {
   EXPECT_TRUE(crowd[second] == alone(model(), c, common, sampled(2, 6)));
 }
 
+// Nor one that runs already and has to grow.
+TEST_P(Prefix, AnOfferDoesNotBlockOneThatRuns) {
+  EngineConfig c = config(8);
+  c.max_length = c.cache_tokens = 512;
+  c.token_budget = 64;
+  Engine engine(model(), c);
+  const Ids common = random_prompt(300, 1), large = random_prompt(450, 2);
+  ask(engine, common);
+  Crowd crowd(engine);
+  const RequestId first = crowd.submit(large, sampled(1, 6));
+  crowd.step();
+  const RequestId second = crowd.submit(common, sampled(2, 6));
+  crowd.run();
+  EXPECT_TRUE(crowd[first] == alone(model(), c, large, sampled(1, 6)));
+  EXPECT_TRUE(crowd[second] == alone(model(), c, common, sampled(2, 6)));
+}
+
+// Nor the ones that a state which comes back needs, and which needs no offer itself.
+TEST_P(Prefix, AnOfferDoesNotBlockAStateThatComesBack) {
+  EngineConfig c = config(8);
+  c.max_length = c.cache_tokens = 512;
+  Engine engine(model(), c), other(model(), c);
+  const Ids common = random_prompt(300, 1), large = random_prompt(450, 2);
+  Crowd before(other);
+  const RequestId leaving = before.submit(large, sampled(1, 6));
+  before.step();
+  const size_t said = before[leaving].tokens.size();
+  ask(engine, common);
+  Crowd crowd(engine);
+  const RequestId first = engine.import_state(other.export_state(leaving)),
+                  second = crowd.submit(common, sampled(2, 6));
+  crowd.run();
+  const Answer whole = alone(model(), c, large, sampled(1, 6));
+  EXPECT_EQ(crowd[first].tokens, Ids(whole.tokens.begin() + static_cast<int64_t>(said), whole.tokens.end()));
+  EXPECT_TRUE(crowd[second] == alone(model(), c, common, sampled(2, 6)));
+}
+
 // Want of pages evicts prefixes before it sends anybody back.
 TEST_P(Prefix, PrefixesGiveWayBeforeRequestsDo) {
   EngineConfig c = config(8);
