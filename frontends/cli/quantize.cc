@@ -45,7 +45,12 @@ int quantize(const QuantizeFlags& flags) {
     ProgressBar bar("quantising");
     o.progress = [&](int64_t done, int64_t total) { bar.update(done, total, "B"); };
     o.cancel = &interrupted;
-    report = kdelta::quantize(o);
+    try {
+      report = kdelta::quantize(o);
+    } catch (...) {
+      if (interrupted) fmt::print(stderr, "finished files stay in {}.partial; the same command goes on\n", o.out);
+      throw;
+    }
   }
   if (flags.json)
     print_json(report);
