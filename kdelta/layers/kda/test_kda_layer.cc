@@ -206,6 +206,11 @@ struct Layout {
   }
 };
 
+// For the lists of test programs; the name alone.
+void PrintTo(const Layout& layout, std::ostream* out) {
+  *out << layout.name;
+}
+
 // Rows 3, 10, 34 and 52. One linear per stored format, then those that need a result of it: f_b, g_b, o.
 const std::vector<Layout>& layouts() {
   constexpr auto kFactored = KdaGateForm::factored, kComposed = KdaGateForm::composed;
