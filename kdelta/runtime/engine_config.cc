@@ -31,6 +31,25 @@ std::vector<std::vector<AnyView>> planned_states(const LayerStates& layers, cons
   return all;
 }
 
+// Bytes of scratch of one step, walked without touching memory by a team of the size that will run it.
+int64_t walk(const Model& model, const EngineConfig& c, bool decode, OpObserver* observer, ThreadPool& threads) {
+  const BatchCapacity capacity = batch_capacity(c);
+  const auto states = planned_states(model.states(state_params(c)), pool_size(c));
+  Arena arena = Arena::measuring(Device{});
+  Exec ex;
+  ex.scratch = &arena;
+  ex.threads = &threads;
+  ex.options = &c.options;
+  ex.observer = observer;
+  ex.planning = true;
+  const View<float> logits(reinterpret_cast<float*>(Arena::kAlign), {capacity.logit_rows, model.config().vocab_size});
+  model.forward(ex, BatchBuilder::planning(capacity, decode), states, c.activation, logits);
+  std::vector<SampleRow> rows(static_cast<size_t>(capacity.logit_rows));
+  std::vector<SampleResult> results(rows.size());
+  if (!c.all_logits) sample(ex, {.logits = logits, .rows = rows, .results = results});
+  return arena.peak();
+}
+
 }  // namespace
 
 StateParams state_params(const EngineConfig& c) {
@@ -94,22 +113,8 @@ void check_config(const EngineConfig& c) {
 }
 
 int64_t walk_step(const Model& model, const EngineConfig& c, bool decode, OpObserver* observer) {
-  const BatchCapacity capacity = batch_capacity(c);
-  const auto states = planned_states(model.states(state_params(c)), pool_size(c));
   ThreadPool threads(c.options.threads);
-  Arena arena = Arena::measuring(Device{});
-  Exec ex;
-  ex.scratch = &arena;
-  ex.threads = &threads;
-  ex.options = &c.options;
-  ex.observer = observer;
-  ex.planning = true;
-  const View<float> logits(reinterpret_cast<float*>(Arena::kAlign), {capacity.logit_rows, model.config().vocab_size});
-  model.forward(ex, BatchBuilder::planning(capacity, decode), states, c.activation, logits);
-  std::vector<SampleRow> rows(static_cast<size_t>(capacity.logit_rows));
-  std::vector<SampleResult> results(rows.size());
-  if (!c.all_logits) sample(ex, {.logits = logits, .rows = rows, .results = results});
-  return arena.peak();
+  return walk(model, c, decode, observer, threads);
 }
 
 MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t drafter_bytes) {
@@ -121,8 +126,9 @@ MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t d
   p.page_bytes = page_bytes(specs);
   p.slots = pool_bytes(Device{}, specs, StateKind::slot, pool_size(config));
   p.pages = pool_bytes(Device{}, specs, StateKind::page, pool_size(config));
-  p.scratch = device_bytes(Device{},
-                           std::max(walk_step(model, config, false, nullptr), walk_step(model, config, true, nullptr)));
+  ThreadPool threads(config.options.threads);
+  p.scratch = device_bytes(
+      Device{}, std::max(walk(model, config, false, nullptr, threads), walk(model, config, true, nullptr, threads)));
   p.logits = device_bytes(Device{}, capacity.logit_rows * model.config().vocab_size * 4);
   p.batch = device_bytes(Device{}, BatchBuilder::bytes(capacity));
   p.drafter = drafter_bytes;

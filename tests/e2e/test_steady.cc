@@ -114,7 +114,7 @@ TEST(Load, PlansItsMemoryOnce) {
   threads_started = 0;
   const Engine engine = Engine::load(load);
   EXPECT_GE(threads_started.load(), 1);
-  EXPECT_LE(threads_started.load(), 3);
+  EXPECT_LE(threads_started.load(), 2) << "one beside the caller to plan, one to run";
 }
 
 TEST(SteadyState, LogitsGoToTheFileAsTheyAreMade) {
