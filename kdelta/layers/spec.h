@@ -35,6 +35,9 @@ struct WeightSpec {
   int64_t inner = 0;  // product only
   std::string suffix = ".weight";  // "" for A_log and other bare names
   ShardRule shard = ShardRule::whole;
+  // conv_taps: all parts may come as one tensor of this name instead, [C, 1, W] or [C, W], or as it is kept, [W, C].
+  // Where both come, the one tensor counts.
+  std::string merged = {};
   std::string group = {};  // weights of a layer with the same group are stored in the same precision; "": free
   std::variant<Matrix*, View<const float>*> target;
 };

@@ -212,9 +212,11 @@ void BoundWeights::Impl::bind_all() {
 
 const std::vector<BoundWeights::Impl::Entry*>* BoundWeights::Impl::askers(const std::string& name) {
   if (by_name.empty())
-    for (Entry& entry : entries)
+    for (Entry& entry : entries) {
       for (const std::string& n : entry.placed.spec.names)
         by_name[entry.placed.prefix + n + entry.placed.spec.suffix].push_back(&entry);
+      if (!entry.placed.spec.merged.empty()) by_name[WeightReader::merged_name(entry.placed)].push_back(&entry);
+    }
   std::string base = name;
   for (const char* ending : {"_packed", "_scale"})
     if (name.ends_with(ending) && !by_name.contains(name)) base = name.substr(0, name.size() - std::strlen(ending));

@@ -170,5 +170,77 @@ TEST(Update, UnknownNamesAreSaidAndImpossibleTensorsRefused) {
               HasSubstr("has no size"));
 }
 
+// The taps of a layer's three convolutions as one tensor: stored [C, W], or as the layer keeps them, [W, C].
+MemoryTensor merged_taps(const MemoryTensors& all, int64_t channels, bool kept) {
+  constexpr int64_t W = SmallLayer::kTaps;
+  MemoryTensor t{DType::f32, {3 * channels, 1, W}, {}};
+  for (const char* part : {"qc", "kc", "vc"}) {
+    const std::vector<uint8_t>& bytes = all.at("l." + std::string(part) + ".weight").bytes;
+    t.bytes.insert(t.bytes.end(), bytes.begin(), bytes.end());
+  }
+  if (!kept) return t;
+  MemoryTensor packed{DType::f32, {W, 3 * channels}, t.bytes};
+  for (int64_t c = 0; c < 3 * channels; ++c)
+    for (int64_t j = 0; j < W; ++j)
+      std::memcpy(&packed.bytes[static_cast<size_t>((j * 3 * channels + c) * 4)],
+                  &t.bytes[static_cast<size_t>((c * W + j) * 4)], 4);
+  return packed;
+}
+
+MemoryTensors without_convolutions(MemoryTensors all) {
+  for (const char* part : {"l.qc.weight", "l.kc.weight", "l.vc.weight"}) all.erase(part);
+  return all;
+}
+
+// Row 33.
+TEST(Update, ConvolutionsAsOneTensorAreTheThreeOfThem) {
+  for (const int ranks : {1, 3})
+    for (const bool kept : {false, true}) {
+      SmallLayer one(2, ranks), three(2, ranks);
+      const MemoryTensors all = one.whole();
+      MemoryTensors merged = without_convolutions(all);
+      merged["l.conv.weight"] = merged_taps(all, 2 * ranks * SmallLayer::K, kept);
+      const BoundWeights a = test::load_all(one, merged, ranks - 1), b = test::load_all(three, all, ranks - 1);
+      EXPECT_EQ(test::floats_of(one.conv), test::floats_of(three.conv)) << ranks << " " << kept;
+      merged["l.conv.weight"].shape = {3, 3};
+      merged["l.conv.weight"].bytes.resize(36);
+      EXPECT_THAT(test::error_of([&] { test::load_all(one, merged, 0); }),
+                  testing::AllOf(HasSubstr("l.conv.weight: shape [3, 3], expected ["), HasSubstr("or [4, ")));
+    }
+}
+
+TEST(Update, AConvolutionAsItIsKeptWinsAndALaterReloadOfTheThreeWinsOverIt) {
+  SmallLayer layer(2);
+  const MemoryTensors old = layer.whole(1), fresh = layer.whole(100), third = layer.whole(200);
+  const MemoryTensor kept = merged_taps(fresh, 2 * SmallLayer::K, true);
+  BoundWeights w = test::load_all(layer, old);
+  const float* address = layer.conv.data;
+  MemoryTensors both = third;
+  both["l.conv.weight"] = kept;
+  test::put_all(w, both);  // with the three of another model beside it, put before and after by name
+  const auto expect_taps = [&](const MemoryTensors& tensors) {
+    SmallLayer expected(2);
+    const BoundWeights reference = test::load_all(expected, tensors);
+    EXPECT_EQ(test::floats_of(layer.conv), test::floats_of(expected.conv));
+    EXPECT_EQ(layer.conv.data, address);
+  };
+  expect_taps(fresh);
+  test::put_all(w, old);
+  expect_taps(old);
+  test::put_all(w, both);
+  // One of three has no meaning beside a merged tensor: refused, nothing changes.
+  SmallLayer again(2);
+  BoundWeights merged_only = BoundWeights::expect(again.specs(), test::bind_options());
+  merged_only.allocate();
+  MemoryTensors one_tensor = without_convolutions(fresh);
+  one_tensor["l.conv.weight"] = kept;
+  test::put_all(merged_only, one_tensor);
+  const std::vector<uint8_t> before = again.everything();
+  WeightUpdate update(merged_only);
+  put(update, "l.qc.weight", old.at("l.qc.weight"));
+  EXPECT_EQ(test::error_of([&] { update.commit(); }), "update: tensor l.kc.weight: missing");
+  EXPECT_EQ(again.everything(), before);
+}
+
 }  // namespace
 }  // namespace kdelta

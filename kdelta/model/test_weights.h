@@ -113,6 +113,7 @@ struct SmallLayer {
               .kind = WeightKind::conv_taps,
               .shape = {3 * P, kTaps},
               .shard = ShardRule::rows,
+              .merged = "conv",
               .target = &conv}}};
   }
 

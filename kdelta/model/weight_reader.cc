@@ -55,7 +55,17 @@ StoredTensor WeightReader::need(const std::string& name) const {
   fail(ErrorCode::bad_file, source_.origin(), ": tensor ", name, ": missing");
 }
 
+std::string WeightReader::merged_name(const PlacedSpec& placed) {
+  return placed.spec.merged.empty() ? "" : placed.prefix + placed.spec.merged + placed.spec.suffix;
+}
+
+std::optional<StoredTensor> WeightReader::find_merged(const PlacedSpec& placed) const {
+  if (placed.spec.merged.empty()) return {};
+  return source_.find(merged_name(placed));
+}
+
 bool WeightReader::complete(const PlacedSpec& placed) const {
+  if (find_merged(placed)) return true;
   for (size_t i = 0; i < placed.spec.names.size(); ++i) {
     const std::string base = base_name(placed, i);
     const auto codes = find_codes(source_, base);
@@ -65,6 +75,7 @@ bool WeightReader::complete(const PlacedSpec& placed) const {
 }
 
 void WeightReader::require(const PlacedSpec& placed) const {
+  if (find_merged(placed)) return;
   for (size_t i = 0; i < placed.spec.names.size(); ++i) {
     const std::string base = base_name(placed, i);
     const auto codes = find_codes(source_, base);
@@ -223,13 +234,40 @@ float WeightReader::finite_element(const StoredTensor& t, int64_t i) const {
 }
 
 void WeightReader::check_values(const PlacedSpec& placed) const {
+  if (const auto merged = find_merged(placed)) {
+    (void)merged_taps(*merged, placed.spec);
+    return;
+  }
   for (size_t i = 0; i < placed.spec.names.size(); ++i) (void)first_element(need(base_name(placed, i)), placed.spec);
+}
+
+WeightReader::MergedTaps WeightReader::merged_taps(const StoredTensor& t, const WeightSpec& spec) const {
+  const auto parts = static_cast<int64_t>(spec.names.size());
+  const int64_t W = spec.shape[1], C = spec.shape[0] / parts,
+                all = spec.shard == ShardRule::rows ? C * shard_.ranks : C;
+  for (const int64_t c : {all, C}) {
+    const int64_t mine = c == C ? 0 : shard_.rank * C;
+    if (t.info->shape == std::vector<int64_t>{parts * c, 1, W} || t.info->shape == std::vector<int64_t>{parts * c, W})
+      return {.part = c * W, .channel = W, .tap = 1, .first = mine * W};
+    if (t.info->shape == std::vector<int64_t>{W, parts * c})
+      return {.part = c, .channel = 1, .tap = parts * c, .first = mine};
+  }
+  refuse(t, str("shape ", shape_text(t.info->shape), ", expected [", parts * all, ", 1, ", W, "], [", parts * all, ", ",
+                W, "] or [", W, ", ", parts * all, "]",
+                all == C ? "" : str(" or, of one of ", shard_.ranks, " ranks, with ", parts * C, " channels")));
 }
 
 void WeightReader::transpose_taps(const PlacedSpec& placed, float* out) const {
   const WeightSpec& spec = placed.spec;
   const auto parts = static_cast<int64_t>(spec.names.size());
   const int64_t total = spec.shape[0], W = spec.shape[1], C = total / parts;
+  if (const auto merged = find_merged(placed)) {
+    const MergedTaps taps = merged_taps(*merged, spec);
+    for (int64_t p = 0; p < parts; ++p)
+      for (int64_t c = 0; c < C; ++c)
+        for (int64_t j = 0; j < W; ++j) out[j * total + p * C + c] = finite_element(*merged, taps.at(p, c, j));
+    return;
+  }
   for (int64_t p = 0; p < parts; ++p) {
     const StoredTensor t = need(base_name(placed, static_cast<size_t>(p)));
     const int64_t first = first_element(t, spec);

@@ -57,6 +57,8 @@ class WeightReader {
   void check_values(const PlacedSpec& placed) const;
   // The spec's vector in fp32, values_shape() elements; also throws for elements that are not finite.
   void values(const PlacedSpec& placed, float* out) const;
+  // Full name of the one tensor that may stand for all of the spec; empty when there can be none.
+  static std::string merged_name(const PlacedSpec& placed);
   static Shape values_shape(const WeightSpec& spec);
 
  private:
@@ -71,6 +73,14 @@ class WeightReader {
   int64_t first_element(const StoredTensor& t, const WeightSpec& spec) const;
   float element(const StoredTensor& t, int64_t i) const;
   float finite_element(const StoredTensor& t, int64_t i) const;
+  // The one tensor of all parts of conv_taps, if there is one.
+  std::optional<StoredTensor> find_merged(const PlacedSpec& placed) const;
+  // Where the taps of a merged tensor lie: element of part p, channel c of this rank and tap j.
+  struct MergedTaps {
+    int64_t part, channel, tap, first;
+    int64_t at(int64_t p, int64_t c, int64_t j) const { return first + p * part + c * channel + j * tap; }
+  };
+  MergedTaps merged_taps(const StoredTensor& t, const WeightSpec& spec) const;
   void transpose_taps(const PlacedSpec& placed, float* out) const;
 
   const TensorSource& source_;

@@ -44,6 +44,14 @@ bool WeightUpdate::put(const std::string& name, DType dtype, const std::vector<i
       fail(ErrorCode::invalid_argument, "put: both ", other, " and ", name, ", expected one form of a weight");
     staged_->tensors.hide(other);
   }
+  // So are three parts and one tensor of all: what came in an earlier update is gone, together the one counts.
+  for (const BoundWeights::Impl::Entry* entry : *askers) {
+    const PlacedSpec& p = entry->placed;
+    if (p.spec.merged.empty()) continue;
+    if (name != WeightReader::merged_name(p)) staged_->tensors.hide(WeightReader::merged_name(p));
+    for (const std::string& part : p.spec.names)
+      if (name == WeightReader::merged_name(p)) staged_->tensors.hide(p.prefix + part + p.spec.suffix);
+  }
   staged_->tensors.put(info, data);
   for (BoundWeights::Impl::Entry* entry : *askers)
     if (std::find(staged_->entries.begin(), staged_->entries.end(), entry) == staged_->entries.end())
@@ -72,7 +80,7 @@ void WeightUpdate::commit() {
   weights_.check_pairs(staged_->tensors);
   std::vector<BoundWeights::Impl::Change> changes;
   for (BoundWeights::Impl::Entry* entry : staged_->entries)
-    if (reader.complete(entry->placed)) changes.push_back(weights_.prepare(*entry, reader));
+    if (entry->bound || reader.complete(entry->placed)) changes.push_back(weights_.prepare(*entry, reader));
   weights_.check_groups(reader, weights_.same_groups(staged_->entries));
   weights_.put.merge(std::move(staged_->tensors));
   for (BoundWeights::Impl::Change& c : changes) weights_.apply(c);

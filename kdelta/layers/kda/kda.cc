@@ -40,6 +40,7 @@ std::vector<WeightSpec> KdaLayer::weights() {
        .kind = WeightKind::conv_taps,
        .shape = {3 * P, c_.conv_width},
        .shard = kRows,
+       .merged = "conv1d",
        .target = &conv_},
       {.names = {"A_log"},
        .kind = WeightKind::head_scalar,
