@@ -68,7 +68,7 @@ TEST(Shard, TapsAreDealtWithinEveryStackedPart) {
         ASSERT_EQ(part.conv.data[j * 3 * C + p * C + c], one.conv.data[j * 3 * P + p * P + 2 * C + c]);
 }
 
-// Row 9 of the report's group D: padding goes first, then ranks take their parts.
+// Case D1 on several ranks: padding goes first, then ranks take their parts.
 TEST(Shard, PaddingOfALogIsDroppedBeforeRanksTakeTheirParts) {
   const SmallLayer one(kHeads);
   MemoryTensors all = one.whole();
