@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "kdelta/api/available_memory.h"
 #include "kdelta/api/engine_impl.h"
 #include "kdelta/api/inspect.h"
 #include "kdelta/core/check.h"
@@ -124,6 +125,14 @@ auto naming_force(const LoadOptions& o, F f) {
   }
 }
 
+// Binds shapes alone first, so that what does not fit is refused before it is allocated.
+void check_memory_first(const LoadOptions& o) {
+  const LoadFormat shapes = o.dummy_weights ? LoadFormat::config_only : LoadFormat::headers;
+  const LoadedModel model = load_model(o.model, shapes, load_choices(o));
+  const runtime::EngineConfig config = engine_config(o, model.config);
+  naming_force(o, [&] { check_memory(model, config, o.dummy_weights, available_memory()); });
+}
+
 }  // namespace
 
 Engine Engine::load(const LoadOptions& options) {
@@ -135,6 +144,7 @@ Engine Engine::load(const LoadOptions& options) {
   } catch (const Error& problem) {
     e->tokenizer_problem = problem.what();
   }
+  if (!options.headers_only) check_memory_first(options);
   const int64_t program = resident_bytes() + program_file_bytes();
   e->model = load_model(options.model, format_of(options), load_choices(options));
   e->info = describe_model(e->model);

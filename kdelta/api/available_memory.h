@@ -1,0 +1,22 @@
+// What a load would take, held against what the machine has, before any of it is allocated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kdelta/model/load.h"
+#include "kdelta/runtime/engine.h"
+
+namespace kdelta {
+
+// Bytes this process may still take: the system's estimate (MemAvailable), or less where a control group limits it;
+// a huge number where the system tells neither. `proc` and `cgroup` are the folders to read.
+int64_t available_memory(const std::string& proc = "/proc", const std::string& cgroup = "/sys/fs/cgroup");
+
+// Throws Error(out_of_memory) with both numbers and the options that shrink the plan when weights that get memory of
+// their own (all when random, else what is converted at loading) and the plan exceed `available`. Mapped weights do not
+// count: their pages come and go with the page cache.
+void check_memory(const LoadedModel& shapes, const runtime::EngineConfig& config, bool random_weights,
+                  int64_t available);
+
+}  // namespace kdelta
