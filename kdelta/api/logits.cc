@@ -138,7 +138,7 @@ class StateDump {
 }  // namespace
 
 void Engine::logits(const std::vector<int32_t>& ids, const LogitsOptions& options) {
-  check_options(options);
+  check_options(options, impl_->options.model);
   runtime::Engine* engine = &impl_->running(true);
   std::unique_ptr<runtime::Engine> cut;  // another grid needs an engine of its own
   if (options.chunk > 0) {

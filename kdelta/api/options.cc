@@ -120,11 +120,24 @@ void check_options(const LogitsOptions& o) {
   if (o.out.empty()) fail(ErrorCode::invalid_argument, "out: empty name");
   std::error_code unknown;
   const fs::file_status status = fs::symlink_status(o.out, unknown);
+  if (fs::is_symlink(status))
+    fail(ErrorCode::invalid_argument, "out: '", o.out, "' is a symbolic link to '",
+         fs::read_symlink(o.out, unknown).string(), "', expected a file or a new name");
   if (fs::exists(status) && !fs::is_regular_file(status))
     fail(ErrorCode::invalid_argument, "out: '", o.out, "' exists and is no regular file");
   const fs::path folder = fs::path(o.out).parent_path();
   if (!folder.empty() && !fs::is_directory(folder, unknown))
     fail(ErrorCode::invalid_argument, "out: '", o.out, "': there is no folder ", folder.string());
+}
+
+void check_options(const LogitsOptions& o, const std::string& model) {
+  namespace fs = std::filesystem;
+  check_options(o);
+  std::error_code unknown;
+  // Whatever the directory calls its own: weights, config, tokenizer, under any name and behind any link.
+  for (const fs::directory_entry& entry : fs::directory_iterator(model, unknown))
+    if (fs::equivalent(o.out, entry.path(), unknown))
+      fail(ErrorCode::invalid_argument, "out: '", o.out, "' is ", entry.path().string(), ", a file of the model");
 }
 
 bool refuses_value(const std::exception& error) {

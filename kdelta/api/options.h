@@ -75,6 +75,8 @@ void check_options(const LoadOptions& options);
 void check_options(const GenerateOptions& options);
 void check_options(const ChatSettings& settings);
 void check_options(const LogitsOptions& options);
+// And that `out` is no file of the model's directory, by whatever name.
+void check_options(const LogitsOptions& options, const std::string& model);
 
 // True for the errors of this library that refuse a value of the caller's. Their message begins with the option's name:
 // "threads: -1, expected 0 to 1024".
