@@ -79,7 +79,7 @@ class Printer {
 
 int bench(const BenchOptions& o) {
   LoadOptions load = o.load;
-  check_options(load);
+  check_load(load);
   for (int64_t d : o.depth)
     if (d % load.token_budget != 0)
       throw UsageError(
@@ -91,7 +91,7 @@ int bench(const BenchOptions& o) {
   load.max_length = std::max(load.max_length, longest);
   for (int64_t c : o.concurrency) load.max_sequences = std::max(load.max_sequences, c);
   load.token_budget = std::max(load.token_budget, load.max_sequences);
-  Engine engine = load_engine(load, true);
+  Engine engine = load_engine(load, o.quiet ? LoadReport::silent : LoadReport::bar);
   const Printer printer(o, engine);
   printer.begin();
   if (o.warmup) engine.bench(64, 2, 0);

@@ -36,7 +36,9 @@ std::string history_path() {
 class Session {
  public:
   Session(const ChatFlags& o, ChatSettings settings)
-      : o_(o), engine_(load_engine(o.load, o.quiet)), settings_(std::move(settings)) {
+      : o_(o),
+        engine_(load_engine(o.load, o.quiet ? LoadReport::silent : LoadReport::whole)),
+        settings_(std::move(settings)) {
     // What only the model's chat format can refuse is refused now, not after the first question.
     (void)engine_.chat_prompt({{.role = "user", .content = "x"}}, settings_);
     reset();
@@ -51,12 +53,14 @@ class Session {
 
   int interactive() {
     LineInput input(history_path());
-    if (isatty(STDIN_FILENO) != 0) fmt::print(stderr, "\n/help lists the commands.\n");
+    const bool person = isatty(STDIN_FILENO) != 0;
+    int failed = 0;
+    if (person && !o_.quiet) say("\n/help lists the commands.\n");
     for (;;) {
       // At the prompt Ctrl-C leaves; during an answer it only stops the answer.
       std::signal(SIGINT, SIG_DFL);
       const auto line = input.read("> ");
-      if (!line || *line == "/exit") return 0;
+      if (!line || *line == "/exit") return person || failed == 0 ? 0 : kExitFailed;
       if (line->empty()) continue;
       try {
         if (line->front() == '/')
@@ -64,7 +68,11 @@ class Session {
         else
           turn(*line, input);
       } catch (const std::exception& e) {
-        fmt::print(stderr, "kdelta: {}\n", e.what());
+        // A person sees that and goes on; a script sees the exit code.
+        if (line->front() != '/') ++failed;
+        const std::string problem = in_words_of_flags(e.what());
+        const bool full = problem.ends_with("(--max-model-len)");
+        say("kdelta: {}{}\n", problem, full ? "; /reset forgets the conversation, a larger -c makes room" : "");
       }
     }
   }
@@ -81,7 +89,7 @@ class Session {
     try {
       for (ChatReply reply = answer(); !reply.calls.empty(); reply = answer()) {
         for (const ChatToolCall& call : reply.calls) {
-          fmt::print(stderr, "[the model calls {}({})]\n", call.name, call.arguments);
+          say("[the model calls {}({})]\n", call.name, call.arguments);
           const auto result = input.read("result> ");
           if (!result) throw std::runtime_error("end of input instead of the result of " + call.name);
           messages_.push_back({.role = "tool", .content = *result, .name = call.name, .call_id = call.id});
@@ -98,16 +106,16 @@ class Session {
     catch_interrupts();
     GenerateOptions options = generate_options(engine_, o_.sampling);
     options.cancel = &interrupted;
-    ProgressBar bar("prefill");
+    ProgressBar bar("prefill", o_.quiet);
     options.prefill_progress = [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); };
     const bool color = isatty(STDERR_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
     bool thinking = false;
     const ChatReply reply =
         engine_.chat(messages_, settings_, options, [&](const std::string& reasoning, const std::string& content) {
           if (!reasoning.empty() && !o_.quiet) {
-            if (color && !thinking) fmt::print(stderr, "\033[2m");
+            if (color && !thinking) say("\033[2m");
             thinking = true;
-            fmt::print(stderr, "{}", reasoning);
+            say("{}", reasoning);
           }
           if (content.empty()) return;
           if (thinking) std::fputs(color ? "\033[0m\n" : "\n", stderr), thinking = false;
@@ -130,7 +138,7 @@ class Session {
     const size_t space = line.find(' ');
     const std::string name = line.substr(0, space), rest = space == std::string::npos ? "" : line.substr(space + 1);
     if (name == "/help")
-      fmt::print(stderr, "{}", kHelp);
+      say("{}", kHelp);
     else if (name == "/reset")
       reset();
     else if (name == "/system")
@@ -142,7 +150,7 @@ class Session {
     else if (name == "/stats")
       stats();
     else
-      fmt::print(stderr, "{}: unknown; /help lists the commands\n", name);
+      say("{}: unknown; /help lists the commands\n", name);
   }
 
   void set_thinking(const std::string& value) {
@@ -158,9 +166,9 @@ class Session {
 
   void stats() const {
     const auto rate = [](size_t n, double s) { return s > 0 ? static_cast<double>(n) / s : 0; };
-    fmt::print(stderr, "prompt {} tokens in {:.2f} s, answer {} tokens, {:.1f} tokens/s, ended by {}\n",
-               last_.prompt_tokens, last_.prefill_seconds, last_.tokens.size(),
-               rate(last_.tokens.size(), last_.decode_seconds), last_.finish_reason);
+    say("prompt {} tokens in {:.2f} s, answer {} tokens, {:.1f} tokens/s, ended by {}\n", last_.prompt_tokens,
+        last_.prefill_seconds, last_.tokens.size(), rate(last_.tokens.size(), last_.decode_seconds),
+        last_.finish_reason);
   }
 
   static void print_json(const ChatReply& r) {
@@ -183,7 +191,8 @@ class Session {
 
 int chat(const ChatFlags& o) {
   if (o.json && !o.prompt) throw UsageError("--json: goes with --prompt");
-  check_options(o.load);
+  check_load(o.load);
+  if (o.prompt && o.prompt->empty()) throw UsageError("--prompt: empty");
   check_sampling(o.sampling, o.load.model);
   ChatSettings settings{.thinking = !o.no_think, .effort = o.effort, .tools_json = {}};
   if (!o.tools.empty()) settings.tools_json = read_text(o.tools);

@@ -30,7 +30,8 @@ struct RunOptions {
   LoadOptions load;
   SamplingFlags sampling;
   std::optional<std::string> prompt;
-  std::string file, ids;
+  std::optional<std::string> ids;
+  std::string file;
   bool specials = false;  // names of special tokens in the prompt count as such
   bool json = false, echo = false, quiet = false, explain_step = false;
 };
@@ -69,9 +70,10 @@ int tokenize(const TokenizeOptions& options);
 
 struct PerplexityOptions {
   LoadOptions load;
-  std::string file, ids;
+  std::optional<std::string> ids;
+  std::string file;
   int64_t window = 512;
-  bool json = false;
+  bool json = false, quiet = false;
 };
 int perplexity(const PerplexityOptions& options);
 
@@ -80,7 +82,7 @@ struct BenchOptions {
   std::vector<int64_t> prompt = {512}, generate = {128}, depth = {0};
   std::vector<int64_t> concurrency;  // requests at once; empty: one after the other
   int repetitions = 5;
-  bool warmup = true;
+  bool warmup = true, quiet = false;
   std::string output = "md";  // md, csv, json, jsonl
 };
 int bench(const BenchOptions& options);

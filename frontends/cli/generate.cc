@@ -28,19 +28,17 @@ std::string line_of(const BatchProgress& p) {
 }  // namespace
 
 int generate(const GenerateFlags& o) {
-  check_options(o.load);
+  check_load(o.load);
   check_sampling(o.sampling, o.load.model);
-  Engine engine = load_engine(o.load, o.quiet);
+  Engine engine = load_engine(o.load, o.quiet ? LoadReport::silent : LoadReport::whole);
   BatchOptions options{.input = o.input, .output = o.output, .defaults = generate_options(engine, o.sampling)};
   options.cancel = &interrupted;
   options.progress = [&](const BatchProgress& p) {
-    if (!o.quiet) fmt::print(stderr, "{}\n", line_of(p));
+    if (!o.quiet) say("{}\n", line_of(p));
   };
   const BatchProgress p = run_batch(engine, options);
   if (!o.quiet)
-    fmt::print(
-        stderr,
-        "{} answered, {} failed, {} from an earlier run; prompts {} tokens ({} from prefixes), answers {} tokens; "
+    say("{} answered, {} failed, {} from an earlier run; prompts {} tokens ({} from prefixes), answers {} tokens; "
         "{}\n",
         p.done, p.failed, p.skipped, p.prompt_tokens, p.cached_tokens, p.tokens, clock_text(p.seconds));
   if (interrupted) return kExitInterrupted;

@@ -128,6 +128,7 @@ void print_json(const Engine& engine, const InspectOptions& o) {
 }  // namespace
 
 int inspect(const InspectOptions& o) {
+  check_load(o.load);
   LoadOptions load = o.load;
   load.headers_only = true;
   const Engine engine = Engine::load(load);

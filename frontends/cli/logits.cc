@@ -10,7 +10,7 @@ namespace kdelta::cli {
 int logits(const LogitsFlags& o) {
   LoadOptions load = o.load;
   load.all_logits = true;
-  check_options(load);
+  check_load(load);
   const std::vector<int32_t> ids = parse_ids("--ids", o.ids);
   check_ids("--ids", ids, read_limits(load.model).vocab_size);
   load.max_length = std::max(load.max_length, static_cast<int64_t>(ids.size()));
@@ -21,10 +21,10 @@ int logits(const LogitsFlags& o) {
     at = comma + 1;
   }
   options.cancel = &interrupted;
-  check_options(options);
-  Engine engine = load_engine(load, true);
+  check_options(options, load.model);
+  Engine engine = load_engine(load, LoadReport::bar);
   engine.logits(ids, options);
-  fmt::print(stderr, "{} positions written to {}\n", ids.size(), options.out);
+  say("{} positions written to {}\n", ids.size(), options.out);
   return 0;
 }
 

@@ -1,12 +1,16 @@
 // kdelta: parses the command line and hands over to a command. The one file that includes CLI11.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iostream>
 
 #include "frontends/cli/commands.h"
 #include "frontends/cli/environment.h"
+#include "frontends/cli/terminal.h"
 #include "frontends/cli/usage.h"
 
 namespace kdelta::cli {
@@ -35,6 +39,18 @@ void last_one_wins(CLI::App& command) {
     if (option->get_items_expected_max() == 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
+// A whole number beyond 64 bits would be cut to the largest one, which some flags take for "no limit".
+std::string fits_64_bits(const std::string& text) {
+  int64_t value = 0;
+  const bool fits = std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc::result_out_of_range;
+  return fits ? "" : text + ", too large a number";
+}
+
+void refuse_large_numbers(CLI::App& command) {
+  for (CLI::Option* option : command.get_options())
+    if (option->get_type_name().starts_with("INT")) option->check(fits_64_bits);
+}
+
 // CLI11 reads one variable per option: the one that is set.
 void name_environment(CLI::App& command) {
   for (CLI::Option* option : command.get_options())
@@ -46,7 +62,12 @@ void name_environment(CLI::App& command) {
 void note_environment(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options())
     if (!option->get_envname().empty() && std::getenv(option->get_envname().c_str()) != nullptr)
-      std::fprintf(stderr, "%s is set in the environment\n", option->get_envname().c_str());
+      say("{} is set in the environment\n", option->get_envname());
+}
+
+// In the same form as every other error.
+std::string failure_text(const CLI::App*, const CLI::Error& e) {
+  return std::string("kdelta: ") + e.what() + "\nRun with --help for more information.\n";
 }
 
 std::string list_of(const std::vector<std::string>& names) {
@@ -123,14 +144,16 @@ void add_sampling(CLI::App& c, SamplingFlags& f) {
   add_optional(c, "--frequency-penalty", f.frequency_penalty, "0: off");
   c.add_option("-s,--seed", f.seed, "Same seed, same answer (default or -1: random, printed)");
   c.add_option("--min-tokens", f.min_tokens, "No end before that many tokens");
-  c.add_option("--logit-bias", f.logit_bias, "ID=BIAS, may repeat")->take_all();
+  c.add_option("--logit-bias", f.logit_bias, "ID=BIAS, may repeat")->take_all()->allow_extra_args(false);
   c.add_flag("--ignore-eos", f.ignore_eos, "Go on behind end markers");
 }
 
 // What makes sense for text alone: a chat's answer has a structure that strings and shown tokens would break.
 void add_text_sampling(CLI::App& c, SamplingFlags& f) {
   add_optional(c, "--logprobs", f.logprobs, "With --json: log-probabilities of the chosen and the N best tokens");
-  c.add_option("--stop,--reverse-prompt", f.stop, "End before this string, may repeat")->take_all();
+  c.add_option("--stop,--reverse-prompt", f.stop, "End before this string, may repeat")
+      ->take_all()
+      ->allow_extra_args(false);
   c.add_flag("--special", f.show_specials, "Show special tokens in the text");
 }
 
@@ -144,7 +167,7 @@ class Program {
   Program() {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", "kdelta " + version());
-    app_.failure_message(CLI::FailureMessage::simple);
+    app_.failure_message(failure_text);
     add_run();
     add_generate();
     add_chat();
@@ -162,39 +185,59 @@ class Program {
     for (CLI::App* c : app_.get_subcommands({})) {
       c->footer(app_.get_footer());
       last_one_wins(*c);
+      refuse_large_numbers(*c);
       name_environment(*c);
     }
   }
 
   int main(int argc, char** argv) {
     try {
+      check_first_word({argv + 1, argv + argc});
       app_.parse(argc, argv);
+    } catch (const UsageError& e) {
+      say("kdelta: {}\n", e.what());
+      return kExitUsage;
     } catch (const CLI::ParseError& e) {
       const int status = app_.exit(e, std::cout, std::cerr);
       if (status != 0)
         for (const CLI::App* c : app_.get_subcommands()) note_environment(*c);
-      return status == 0 ? 0 : kExitUsage;
+      return status == 0 ? written() : kExitUsage;
     }
     try {
       for (const CLI::Option* option : app_.get_subcommands().front()->get_options())
         if (!option->get_lnames().empty()) check_environment(option->get_lnames());
       const int status = command_();
-      // A full disk or a closed pipe must not look like success.
-      if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-        throw std::runtime_error("cannot write to standard output");
-      return status;
+      return written() == 0 ? status : kExitFailed;
     } catch (const UsageError& e) {
-      std::fprintf(stderr, "kdelta: %s\n", e.what());
+      say("kdelta: {}\n", e.what());
       return kExitUsage;
     } catch (const std::exception& e) {
       const std::string message = interrupted ? "interrupted" : in_words_of_flags(e.what());
-      std::fprintf(stderr, "kdelta: %s\n", message.c_str());
+      say("kdelta: {}\n", message);
       if (interrupted) return kExitInterrupted;
       return refuses_value(e) ? kExitUsage : kExitFailed;
     }
   }
 
  private:
+  // A full disk or a closed pipe must not look like success.
+  static int written() {
+    std::cout.flush();
+    if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+    say("kdelta: cannot write to standard output\n");
+    return kExitFailed;
+  }
+
+  // Before parsing, which would say only that a command is missing.
+  void check_first_word(const std::vector<std::string>& words) const {
+    if (words.empty()) return;
+    std::vector<std::string> names;
+    for (const CLI::App* c : app_.get_subcommands([](const CLI::App*) { return true; })) names.push_back(c->get_name());
+    for (const char* known : {"-h", "--help", "--version"})
+      if (words.front() == known) return;
+    if (std::find(names.begin(), names.end(), words.front()) == names.end()) throw UsageError(no_command(words, names));
+  }
+
   CLI::App& command(const char* name, const char* help, std::function<int()> body) {
     CLI::App* c = app_.add_subcommand(name, help);
     c->callback([this, body = std::move(body)] { command_ = body; });
@@ -210,7 +253,7 @@ class Program {
     add_text_sampling(c, run_.sampling);
     add_optional(c, "-p,--prompt", run_.prompt, "The prompt");
     c.add_option("-f,--file", run_.file, "File with the prompt; -: standard input")->check(readable);
-    c.add_option("--ids", run_.ids, "Token ids in place of text: a list or a file");
+    add_optional(c, "--ids", run_.ids, "Token ids in place of text: a list or a file");
     c.add_flag("--parse-special", run_.specials, "Names of special tokens in the prompt become these tokens");
     c.add_flag("--echo", run_.echo, "Print the prompt as well");
     c.add_flag("--json", run_.json, "One JSON object in place of text");
@@ -277,11 +320,12 @@ class Program {
     CLI::App& c = command("perplexity", "Perplexity of a text in windows", [this] { return perplexity(perplexity_); });
     add_load(c, perplexity_.load);
     c.add_option("-f,--file", perplexity_.file, "File with the text (default: standard input)")->check(readable);
-    c.add_option("--ids", perplexity_.ids, "Token ids in place of text: a list or a file");
+    add_optional(c, "--ids", perplexity_.ids, "Token ids in place of text: a list or a file");
     c.add_option("--window", perplexity_.window, "Tokens per window, each from an empty state")
         ->capture_default_str()
         ->check(CLI::Range(int64_t{2}, kMostTokens));
     c.add_flag("--json", perplexity_.json, "JSON");
+    c.add_flag("-q,--quiet", perplexity_.quiet, "Nothing on stderr but errors");
   }
 
   void add_bench() {
@@ -292,23 +336,28 @@ class Program {
     c.add_option("--concurrency", bench_.concurrency,
                  "Requests at once, by commas: each of the first prompt and generate length; rows c1, c16, ...")
         ->check(CLI::Range(int64_t{1}, int64_t{4096}))
-        ->delimiter(',');
+        ->delimiter(',')
+        ->allow_extra_args(false);
     c.add_option("-p,--n-prompt", bench_.prompt, "Prompt lengths, by commas")
         ->check(CLI::Range(int64_t{0}, kMostTokens))
         ->delimiter(',')
+        ->allow_extra_args(false)
         ->capture_default_str();
     c.add_option("-n,--n-gen", bench_.generate, "Generated tokens, by commas")
         ->check(CLI::Range(int64_t{0}, kMostTokens))
         ->delimiter(',')
+        ->allow_extra_args(false)
         ->capture_default_str();
     c.add_option("-d,--n-depth", bench_.depth, "Tokens before, multiples of the step's tokens")
         ->check(CLI::Range(int64_t{0}, kMostTokens))
         ->delimiter(',')
+        ->allow_extra_args(false)
         ->capture_default_str();
     c.add_option("-r,--repetitions", bench_.repetitions, "Repetitions")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(1, 1000000));
     c.add_flag("--no-warmup{false}", bench_.warmup, "Skip the warm-up run");
+    c.add_flag("-q,--quiet", bench_.quiet, "Nothing on stderr but errors");
     c.add_option("-o,--output", bench_.output, "md, csv, json, jsonl")
         ->capture_default_str()
         ->check(CLI::IsMember({"md", "csv", "json", "jsonl"}));
@@ -372,6 +421,7 @@ class Program {
 }  // namespace kdelta::cli
 
 int main(int argc, char** argv) {
+  kdelta::cli::open_standard_streams();
   kdelta::cli::catch_interrupts();
   kdelta::cli::Program program;
   return program.main(argc, argv);

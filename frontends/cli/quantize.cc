@@ -48,7 +48,7 @@ int quantize(const QuantizeFlags& flags) {
     try {
       report = kdelta::quantize(o);
     } catch (...) {
-      if (interrupted) fmt::print(stderr, "finished files stay in {}.partial; the same command goes on\n", o.out);
+      if (interrupted) say("finished files stay in {}.partial; the same command goes on\n", o.out);
       throw;
     }
   }
@@ -56,9 +56,8 @@ int quantize(const QuantizeFlags& flags) {
     print_json(report);
   else
     print_text(report);
-  if (report.files_kept > 0)
-    fmt::print(stderr, "{} of {} files were there from an earlier run\n", report.files_kept, report.files);
-  if (!o.dry_run) fmt::print(stderr, "written to {}\n", o.out);
+  if (report.files_kept > 0) say("{} of {} files were there from an earlier run\n", report.files_kept, report.files);
+  if (!o.dry_run) say("written to {}\n", o.out);
   return 0;
 }
 

@@ -18,12 +18,12 @@ namespace {
 
 // Everything that can be wrong, before a model is loaded.
 void check(const RunOptions& o) {
-  const int given = (o.prompt ? 1 : 0) + (o.file.empty() ? 0 : 1) + (o.ids.empty() ? 0 : 1);
+  const int given = (o.prompt ? 1 : 0) + (o.file.empty() ? 0 : 1) + (o.ids ? 1 : 0);
   if (given > 1 || (given == 0 && isatty(STDIN_FILENO) != 0))
     throw UsageError("run: give one of --prompt, --file, --ids, or text on standard input");
   if (o.prompt && o.prompt->empty()) throw UsageError("--prompt: empty");
   if (o.sampling.logprobs && !o.json) throw UsageError("--logprobs: goes with --json");
-  check_options(o.load);
+  check_load(o.load);
   check_sampling(o.sampling, o.load.model);
 }
 
@@ -35,13 +35,12 @@ struct Prompt {
 
 Prompt read_prompt(const RunOptions& o) {
   Prompt p;
-  if (!o.ids.empty()) {
-    p.ids = parse_ids("--ids", o.ids);
+  if (o.ids) {
+    p.ids = parse_ids("--ids", *o.ids);
     check_ids("--ids", p.ids, read_limits(o.load.model).vocab_size);
     return p;
   }
-  p.text = o.prompt ? *o.prompt : read_text(o.file.empty() ? "-" : o.file);
-  if (p.text.empty()) throw std::runtime_error("prompt: empty");
+  p.text = o.prompt ? *o.prompt : read_prompt_text(o.file.empty() ? "-" : o.file);
   return p;
 }
 
@@ -76,15 +75,15 @@ void print_json(const Generation& g, const GenerateOptions& o) {
 int run(const RunOptions& o) {
   check(o);
   const Prompt prompt = read_prompt(o);
-  Engine engine = load_engine(o.load, o.quiet);
+  Engine engine = load_engine(o.load, o.quiet ? LoadReport::silent : LoadReport::whole);
   GenerateOptions options = generate_options(engine, o.sampling);
   options.cancel = &interrupted;
   const std::vector<int32_t> ids = prompt.ids.empty() ? engine.tokenize(prompt.text, o.specials) : prompt.ids;
-  if (!engine.has_tokenizer() && !o.json)
-    fmt::print(stderr, "note: {}; token ids are printed\n", engine.tokenizer_problem());
+  if (!engine.has_tokenizer() && !o.json && !o.quiet)
+    say("note: {}; token ids are printed\n", engine.tokenizer_problem());
   if (o.echo && !o.json && engine.has_tokenizer()) fmt::print("{}", engine.detokenize(ids, true));
-  if (o.explain_step) engine.explain_steps([](const std::string& text) { fmt::print(stderr, "step\n{}", text); });
-  ProgressBar bar("prefill");
+  if (o.explain_step) engine.explain_steps([](const std::string& text) { say("step\n{}", text); });
+  ProgressBar bar("prefill", o.quiet);
   options.prefill_progress = [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); };
   const Generation g = engine.generate(ids, options, [&](const std::string& text, const std::vector<int32_t>& tokens) {
     if (o.json) return;
@@ -101,12 +100,11 @@ int run(const RunOptions& o) {
   if (!o.quiet) {
     const auto rate = [](int64_t n, double s) { return s > 0 && n > 0 ? static_cast<double>(n) / s : 0; };
     const auto generated = static_cast<int64_t>(g.tokens.size());
-    fmt::print(stderr,
-               "\nprompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; ended by {}; seed {}\n",
-               g.prompt_tokens, rate(g.prompt_tokens, g.prefill_seconds), generated,
-               rate(generated - 1, g.decode_seconds), g.finish_reason, options.seed);
+    say("\nprompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; ended by {}; seed {}\n",
+        g.prompt_tokens, rate(g.prompt_tokens, g.prefill_seconds), generated, rate(generated - 1, g.decode_seconds),
+        g.finish_reason, options.seed);
     if (const WorkCounts w = engine.work(); w.drafts > 0)
-      fmt::print(stderr, "{} drafts, {} kept, {} steps\n", w.drafts, w.accepted_drafts, w.steps);
+      say("{} drafts, {} kept, {} steps\n", w.drafts, w.accepted_drafts, w.steps);
   }
   return g.finish_reason == "cancelled" ? kExitInterrupted : 0;
 }

@@ -1,5 +1,6 @@
 #include "frontends/cli/terminal.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -18,11 +19,19 @@ namespace kdelta::cli {
 
 using Clock = std::chrono::steady_clock;
 
-ProgressBar::ProgressBar(std::string label)
-    : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) != 0), start_(Clock::now()), last_(start_) {}
+void open_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) != -1) continue;
+    // The lowest free number is this one. Read only as stdout: its writes fail.
+    if (open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY) < 0) return;
+  }
+}
+
+ProgressBar::ProgressBar(std::string label, bool quiet)
+    : label_(std::move(label)), terminal_(!quiet && isatty(STDERR_FILENO) != 0), start_(Clock::now()), last_(start_) {}
 
 ProgressBar::~ProgressBar() {
-  if (drawn_) fmt::print(stderr, "\r\033[K");
+  if (drawn_) say("\r\033[K");
 }
 
 void ProgressBar::update(int64_t done, int64_t total, const char* unit) {
@@ -38,9 +47,9 @@ void ProgressBar::update(int64_t done, int64_t total, const char* unit) {
   const int filled = static_cast<int>(part * kWidth);
   const std::string amount =
       std::string(unit) == "B" ? human_bytes(rate) + "/s" : fmt::format("{:.0f} {}/s", rate, unit);
-  fmt::print(stderr, "\r\033[K{} [{}{}] {:3.0f} %  {}  {:.0f} s left", label_,
-             std::string(static_cast<size_t>(filled), '#'), std::string(static_cast<size_t>(kWidth - filled), ' '),
-             100 * part, amount, rate > 0 ? static_cast<double>(total - done) / rate : 0.0);
+  say("\r\033[K{} [{}{}] {:3.0f} %  {}  {:.0f} s left", label_, std::string(static_cast<size_t>(filled), '#'),
+      std::string(static_cast<size_t>(kWidth - filled), ' '), 100 * part, amount,
+      rate > 0 ? static_cast<double>(total - done) / rate : 0.0);
   std::fflush(stderr);
 }
 
@@ -51,27 +60,40 @@ std::string human_bytes(double bytes) {
   return u == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, units[u]);
 }
 
-Engine load_engine(LoadOptions options, bool quiet) {
+Engine load_engine(LoadOptions options, LoadReport report) {
   Engine engine = [&] {
-    ProgressBar bar("loading");
+    ProgressBar bar("loading", report == LoadReport::silent);
     options.progress = [&](int64_t done, int64_t total) {
       if (interrupted) throw std::runtime_error("interrupted");
       bar.update(done, total, "B");
     };
     return Engine::load(options);
   }();
-  if (quiet) return engine;
+  if (report != LoadReport::whole) return engine;
   const MemoryReport& m = engine.memory();
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  fmt::print(stderr, "kdelta {}\n{}: {}, {}, {}\n", version(), engine.info().kind, options.model, options.dtype,
-             engine.device_summary());
-  fmt::print(stderr,
-             "memory: weights {} (+ {} converted), {} per sequence, {} per token of context; planned for {} tokens: {} "
-             "in all\n",
-             size(m.weights_mapped), size(m.weights_converted), size(m.slot_bytes), size(m.token_bytes),
-             engine.max_length(), size(m.total()));
-  for (const std::string& note : engine.info().notes) fmt::print(stderr, "note: {}\n", note);
+  say("kdelta {}\n{}: {}, {}, {}\n", version(), engine.info().kind, options.model, options.dtype,
+      engine.device_summary());
+  say("memory: weights {} (+ {} converted), {} per sequence, {} per token of context; planned for {} tokens: {} "
+      "in all\n",
+      size(m.weights_mapped), size(m.weights_converted), size(m.slot_bytes), size(m.token_bytes), engine.max_length(),
+      size(m.total()));
+  for (const std::string& note : engine.info().notes) say("note: {}\n", note);
   return engine;
+}
+
+void check_load(const LoadOptions& options) {
+  check_options(options);
+  if (options.max_length == 0) return;
+  const int64_t most = read_limits(options.model).max_positions;
+  if (most > 0 && options.max_length > most)
+    throw UsageError(fmt::format("--max-model-len: {}, this model's context is {}", options.max_length, most));
+}
+
+std::string read_prompt_text(const std::string& path) {
+  std::string text = read_text(path);
+  if (text.empty()) throw UsageError(path == "-" ? "standard input: empty" : "--file: '" + path + "' is empty");
+  return text;
 }
 
 std::string read_text(const std::string& path) {

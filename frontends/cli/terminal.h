@@ -1,19 +1,34 @@
 // Progress on a terminal, memory plans and numbers for people. Everything here writes to stderr.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kdelta/api/engine.h"
 
 namespace kdelta::cli {
 
-// A one-line bar, redrawn at most ten times a second; silent when stderr is no terminal. Erases itself.
+// Gives closed standard streams something to hold on to, or the next file opened would get their number: reading finds
+// the end, diagnostics vanish, and writing a result fails as it must.
+void open_standard_streams();
+
+// Text for people. What stderr does not take is lost, and nothing else is.
+template <class... Values>
+void say(fmt::format_string<Values...> text, Values&&... values) {
+  const std::string line = fmt::format(text, std::forward<Values>(values)...);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+// A one-line bar, redrawn at most ten times a second; silent when stderr is no terminal, and when asked. Erases itself.
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string label);
+  explicit ProgressBar(std::string label, bool quiet = false);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -28,13 +43,18 @@ class ProgressBar {
 
 // "12.3 MB"
 std::string human_bytes(double bytes);
-// Loads with a progress bar and prints build, device, memory plan and notes (unless quiet).
-Engine load_engine(LoadOptions options, bool quiet);
+// Loads; `bar` shows progress on a terminal, `whole` also prints build, device, memory plan and notes.
+enum class LoadReport : uint8_t { silent, bar, whole };
+Engine load_engine(LoadOptions options, LoadReport report);
+// check_options(), and that the model itself goes as far as --max-model-len. Throws UsageError or Error.
+void check_load(const LoadOptions& options);
 
 // "1,2,3" or white space between, or the path of a file with such text. Throws UsageError naming the flag and the
 // offending word.
 std::vector<int32_t> parse_ids(const char* flag, const std::string& list_or_file);
-// A whole file, or standard input for "-".
+// A whole file, or standard input for "-"; throws UsageError when it is empty.
+std::string read_prompt_text(const std::string& path);
+// The same, and an empty one is a text too.
 std::string read_text(const std::string& path);
 
 }  // namespace kdelta::cli

@@ -2,10 +2,70 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
 namespace kdelta::cli {
+namespace {
+
+// Letters to insert, delete or replace to make one word of the other.
+size_t distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t corner = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t here = std::min({row[j] + 1, row[j - 1] + 1, corner + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      corner = std::exchange(row[j], here);
+    }
+  }
+  return row.back();
+}
+
+// The model that comes with the project, where it can be found from here or from the program; else the word MODEL.
+std::string default_model() {
+  namespace fs = std::filesystem;
+  std::error_code unknown;
+  const fs::path program = fs::read_symlink("/proc/self/exe", unknown).parent_path();
+  for (const fs::path& model : {fs::path("models/tiny-k3"), program / "../models/tiny-k3"})
+    if (fs::is_directory(model, unknown)) return model.lexically_normal().string();
+  return "MODEL";
+}
+
+// The library's options inside a message, in the words of their flags.
+std::string rename_options(std::string message) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"max_length", "--max-model-len"},
+                                                                      {"token_budget", "--max-num-batched-tokens"},
+                                                                      {"max_sequences", "--max-num-seqs"},
+                                                                      {"prefix_snapshots", "--prefix-snapshots"}};
+  for (const auto& [field, flag] : kNames)
+    if (const size_t at = message.find(field); at != std::string::npos) message.replace(at, field.size(), flag);
+  return message;
+}
+
+}  // namespace
+
+std::string no_command(const std::vector<std::string>& words, const std::vector<std::string>& commands) {
+  const std::string& word = words.front();
+  std::string list;
+  for (const std::string& c : commands) list += (list.empty() ? "" : ", ") + c;
+  if (word.starts_with("-"))
+    return fmt::format("'{}': a command and a model come first, as in: run {} -p \"...\"; commands: {}", word,
+                       default_model(), list);
+  std::error_code unknown;
+  if (std::filesystem::is_directory(word, unknown))
+    return fmt::format("'{}': a directory; a command comes first, as in: run {} -p \"...\"", word, word);
+  const auto near = std::min_element(commands.begin(), commands.end(), [&](const auto& a, const auto& b) {
+    return distance(word, a) < distance(word, b);
+  });
+  if (near != commands.end() && distance(word, *near) <= 2)
+    return fmt::format("'{}': no such command or directory; did you mean '{}'?", word, *near);
+  return fmt::format("'{}': no such command or directory; commands: {}; the model that comes with kdelta: {}", word,
+                     list, default_model());
+}
 
 std::string in_words_of_flags(const std::string& message) {
   constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
@@ -49,6 +109,9 @@ std::string in_words_of_flags(const std::string& message) {
       {"weight_rule:", "--scale-rule:"},
       {"activation_rule:", "--activation-scale-rule:"},
       {"depth:", "--n-depth:"}};
+  if (message.starts_with("memory:")) return rename_options(message);
+  if (message.starts_with("cannot allocate"))
+    return message + "; lower --max-model-len, --max-num-batched-tokens or --max-num-seqs, where the command has them";
   for (const auto& [field, flag] : kFlags)
     if (message.starts_with(field)) return std::string(flag) + message.substr(field.size());
   // The prompt may have come from anywhere; what can be changed is the room for it.

@@ -18,6 +18,9 @@ class UsageError : public std::runtime_error {
 // The library names options by their fields ("top_p: 2, expected 0..1"); people know the flag ("--top-p: 2, ...").
 std::string in_words_of_flags(const std::string& message);
 
+// What to say of a command line whose first word, `words[0]`, is none of `commands`.
+std::string no_command(const std::vector<std::string>& words, const std::vector<std::string>& commands);
+
 // Throws UsageError naming the flag and the first id that is outside 0..vocabulary-1.
 void check_ids(const char* flag, const std::vector<int32_t>& ids, int64_t vocabulary);
 

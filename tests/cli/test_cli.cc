@@ -67,6 +67,21 @@ TEST(Program, ChatAnswersAndHoldsAConversationOverAPipe) {
   EXPECT_EQ(std::count(talk.out.begin(), talk.out.end(), '\n'), 2) << talk.out;
 }
 
+TEST(Program, APipedChatWhoseAnswersFailSaysHowToGoOnAndFails) {
+  const Result r = run_program(std::string("chat ") + kTiny + " -q -c 4", "<<'EOF'\nHello there\nEOF\n");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_THAT(r.err, HasSubstr("the context holds 4 (--max-model-len); /reset forgets the conversation"));
+}
+
+TEST(Program, QuietLeavesStderrToErrors) {
+  for (const char* words : {"perplexity models/tiny-k3 -q --ids 5,6,7", "bench models/tiny-k3 -q -p 8 -n 2 -r 1"}) {
+    const Result r = run_program(words);
+    EXPECT_EQ(r.status, 0) << words;
+    EXPECT_EQ(r.err, "") << words;
+    EXPECT_NE(r.out, "") << words;
+  }
+}
+
 TEST(Program, InspectReadsHeadersAloneAndNamesEveryKernel) {
   const Result r = run_program(std::string("inspect ") + kTiny + " --ops --tensors");
   EXPECT_EQ(r.status, 0);
@@ -101,6 +116,54 @@ TEST(Program, InspectOfABareConfigAllocatesNoWeights) {
   EXPECT_GT(j.find("parameters")->number(), 2.7e12);
   EXPECT_LT(j.find("parameters")->number(), 2.9e12);
   EXPECT_EQ(j.find("steps")->array().size(), 2u);
+}
+
+TEST(Program, RandomWeightsThatMemoryDoesNotHoldAreRefusedBeforeTheyAreMade) {
+  // The limit ends what this test would otherwise do to the machine if the idea were broken.
+  const Result r =
+      run_program("run tests/configs/kimi_k3 --load-format dummy --ids 1", "</dev/null", "ulimit -v 4000000;");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_THAT(r.err, AllOf(testing::StartsWith("kdelta: memory: "), HasSubstr("of random weights and "),
+                           HasSubstr("available; what shrinks the plan: --max-model-len 32768, ")));
+}
+
+TEST(Program, DiagnosticsThatNobodyCanReadLoseNoResult) {
+  const std::string run = std::string("run ") + kTiny + " --ids 5,6 -n 4 --temp 0";
+  const std::string want = run_program(run).out;
+  ASSERT_FALSE(want.empty());
+  const fs::path out = fs::temp_directory_path() / ("kdelta_mute_" + std::to_string(getpid()) + ".safetensors");
+  for (const char* streams : {"</dev/null 2>&-", "</dev/null 2>/dev/full"}) {
+    const Result r = run_program(run, streams);
+    EXPECT_EQ(r.status, 0) << streams;
+    EXPECT_EQ(r.out, want) << streams;
+    EXPECT_EQ(run_program(std::string("logits ") + kTiny + " --ids 5,6 --out " + out.string(), streams).status, 0);
+    EXPECT_NO_THROW(TensorFile(out.string()).floats("logits")) << streams;
+    fs::remove(out);
+  }
+  for (const char* streams : {"</dev/null >&-", "</dev/null >/dev/full"}) {
+    EXPECT_EQ(run_program(run, streams).status, 1) << streams;
+    EXPECT_EQ(run_program("--help", streams).status, 1) << streams;
+  }
+}
+
+TEST(Program, LogitsNeverReplaceAFileOfTheModel) {
+  const fs::path folder = fs::temp_directory_path() / ("kdelta_own_" + std::to_string(getpid()));
+  fs::remove_all(folder);
+  fs::create_directories(folder / "other");
+  for (const auto& entry : fs::directory_iterator("tests/golden/k3_a"))
+    if (entry.path().filename() != "golden.safetensors") fs::copy(entry.path(), folder);
+  fs::create_hard_link(folder / "config.json", folder / "other/name");
+  fs::create_symlink("nowhere", folder / "other/dangling");
+  const std::string base = "logits " + folder.string() + " --ids 1,2 --out " + folder.string();
+  for (const auto& [name, told] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"/config.json", "a file of the model"},
+           {"/other/name", "/config.json, a file of the model"},
+           {"/other/dangling", "dangling' is a symbolic link to 'nowhere'"}}) {
+    const Result r = run_program(base + name);
+    EXPECT_EQ(r.status, 2) << r.err;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("--out: '"), HasSubstr(told)));
+  }
+  fs::remove_all(folder);
 }
 
 TEST(Program, ModelsWithoutTokenizerTakeIdsAndSayWhyTextFails) {

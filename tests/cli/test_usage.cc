@@ -49,6 +49,9 @@ std::vector<Wrong> wrong_flags() {
              {"-t 100000", "--threads: 100000, expected 0 to 1024"},
              {"-t many", "--threads"},
              {"-c -1", "--max-model-len"},
+             {"-c 1048577", "--max-model-len: 1048577, this model's context is 1048576"},
+             {"-b 99999999999999999999", "--max-num-batched-tokens: 99999999999999999999, too large a number"},
+             {"-t 99999999999999999999", "--threads: 99999999999999999999, too large a number"},
              {"-c 9223372036854775807", "--max-model-len"},
              {"-b 0", "--max-num-batched-tokens"},
              {"-b 9223372036854775807", "--max-num-batched-tokens"},
@@ -73,6 +76,8 @@ std::vector<Wrong> wrong_flags() {
              {"--frequency-penalty nan", "--frequency-penalty"},
              {"-n 0", "--max-tokens: 0, expected >= 1"},
              {"-n -2", "--max-tokens: -2"},
+             {"-n 99999999999999999999", "kdelta: --max-tokens: 99999999999999999999, too large a number"},
+             {"--logit-bias 1=2 3=4", "3=4"},
              {"--min-tokens -1", "--min-tokens: -1, expected >= 0"},
              {"-n 4 --min-tokens 5", "--min-tokens: 5, expected at most max_tokens, 4"},
              {"--seed -2", "--seed: '-2', expected 0 to 2^64-1, or -1"},
@@ -87,6 +92,11 @@ std::vector<Wrong> wrong_flags() {
       {"run", "--ids 1,-1", "--ids"},
       {"run", "--ids 1,163840", "--ids: token 163840 at position 1, expected 0 to 163839"},
       {"run", "-p ''", "--prompt: empty"},
+      {"run", "--ids ''", "--ids: no token id"},
+      {"run", "-f -", "standard input: empty"},
+      {"chat", "-p ''", "--prompt: empty"},
+      {"perplexity", "--ids ''", "--ids: no token id"},
+      {"run", "-p x --stop a b", "b"},
       {"run", "-p x --ids 1", "give one of --prompt, --file, --ids"},
       {"run", "-f /nonesuch", "--file"},
       {"run", "-p x --stop ''", "--stop"},
@@ -107,7 +117,8 @@ std::vector<Wrong> wrong_flags() {
       {"bench", "-p -1", "--n-prompt"},
       {"bench", "-n 9223372036854775807", "--n-gen"},
       {"bench", "-d 100", "--n-depth: 100, expected a multiple of --max-num-batched-tokens 512"},
-      {"bench", "-r 0", "--repetitions"},
+      {"bench", "-r 0", "--repetitions: Value 0 not in range 1 to 1000000"},
+      {"bench", "-p 8 16", "16"},
       {"bench", "-o xml", "--output"},
       {"logits", "--ids 163840 --out x", "--ids: token 163840"},
       {"logits", "--ids 1 --out x --chunk -1", "--chunk: -1"},
@@ -141,6 +152,25 @@ TEST(Usage, NoCommandAndNoModelAreWrongUsageAndHelpIsNot) {
   EXPECT_EQ(run_program("--help").status, 0);
   EXPECT_THAT(run_program("run --help").out, AllOf(HasSubstr("inspect MODEL --ops"), HasSubstr("the last counts")));
   EXPECT_THAT(run_program("--version").out, testing::StartsWith("kdelta 0."));
+}
+
+TEST(Usage, AFirstWordThatIsNoCommandIsNamedWithTheNearestOrTheModelThatIsThere) {
+  for (const auto& [words, told] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"models/nonexist", "kdelta: 'models/nonexist': no such command or directory; commands: run, generate"},
+           {"tiny-k3", "the model that comes with kdelta: models/tiny-k3"},
+           {"chta models/tiny-k3", "'chta': no such command or directory; did you mean 'chat'?"},
+           {"models/tiny-k3", "a command comes first, as in: run models/tiny-k3"},
+           {"-p hello", "kdelta: '-p': a command and a model come first, as in: run models/tiny-k3"},
+           {"--bogus", "'--bogus': a command and a model come first"}}) {
+    const Result r = run_program(words);
+    EXPECT_EQ(r.status, 2) << words;
+    EXPECT_THAT(r.err, HasSubstr(told)) << words;
+  }
+}
+
+TEST(Usage, EveryRefusalSaysWhoRefuses) {
+  for (const char* words : {"", "run", "run --nonesuch", "bench models/tiny-k3 -o xml", "tokenize /nowhere"})
+    EXPECT_THAT(run_program(words).err, testing::StartsWith("kdelta: ")) << words;
 }
 
 TEST(Usage, APromptThatTheContextDoesNotHoldIsWrongUsage) {
