@@ -71,10 +71,13 @@ void check_memory(const LoadedModel& shapes, const runtime::EngineConfig& config
   const int64_t weights = shapes.report.converted_bytes + (random_weights ? shapes.report.mapped_bytes : 0);
   const int64_t plan = runtime::plan_memory(*shapes.model, config).total();
   if (plan <= available && weights <= available - plan) return;
+  // What is at its least already shrinks nothing.
+  std::string larger = str("max_length ", config.max_length, ", token_budget ", config.token_budget);
+  if (config.max_sequences > 1) larger += str(", max_sequences ", config.max_sequences);
+  if (config.prefix_snapshots > 0) larger += str(", prefix_snapshots ", config.prefix_snapshots);
   fail(ErrorCode::out_of_memory, "memory: ", gigabytes(weights), random_weights ? " of random weights" : " of copies",
        " and ", gigabytes(plan), " of state and scratch are needed, ", gigabytes(available),
-       " are available; what shrinks the plan: max_length ", config.max_length, ", token_budget ", config.token_budget,
-       ", max_sequences ", config.max_sequences, ", prefix_snapshots ", config.prefix_snapshots);
+       " are available; what shrinks the plan: ", larger);
 }
 
 }  // namespace kdelta
