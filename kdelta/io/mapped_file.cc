@@ -28,7 +28,8 @@ struct Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without O_NONBLOCK a FIFO would wait for its writer, here, for ever.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0) fail(ErrorCode::bad_file, path, ": cannot open: ", std::strerror(errno));
   struct stat info {};
   if (fstat(file.fd, &info) != 0) fail(ErrorCode::bad_file, path, ": cannot stat: ", std::strerror(errno));

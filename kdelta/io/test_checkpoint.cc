@@ -207,6 +207,20 @@ TEST_F(CheckpointOpen, AFolderInPlaceOfAFileIsRefused) {
   EXPECT_THAT(open_error(), HasSubstr("model.safetensors: not a regular file"));
 }
 
+// A test that waits for a writer here has failed.
+TEST_F(CheckpointOpen, AFifoInPlaceOfAFileIsRefusedWithoutWaitingForItsWriter) {
+  for (const char* name : {kShard1, kIndex}) {
+    write_two_shards();
+    std::filesystem::remove(path(name));
+    ASSERT_EQ(mkfifo(path(name).c_str(), 0600), 0);
+    EXPECT_EQ(open_error(), path(name) + ": not a regular file");
+    std::filesystem::remove(path(name));
+  }
+  ASSERT_EQ(mkfifo(path("config.json").c_str(), 0600), 0);
+  EXPECT_EQ(test::error_of([&] { read_text_file(path("config.json"), 100); }),
+            path("config.json") + ": not a regular file");
+}
+
 TEST_F(CheckpointOpen, TensorDataNeedNoAlignment) {
   const uint8_t byte = 7;
   const std::vector<TensorToWrite> tensors = {{"a", DType::u8, {1}, &byte}, {"b", DType::f32, {6}, values_}};
