@@ -52,7 +52,10 @@ void read_kda(const JsonReader& r, int64_t layers, ModelConfig& c) {
   c.kda.head_dim = linear.get_in("head_dim", 1, kMaxSize);
   c.kda.conv_width = linear.get_in("short_conv_kernel_size", 2, 4);
   c.kda.full_rank_gate = linear.find<bool>("use_full_rank_gate").value_or(false);
-  if (const auto bound = linear.find<double>("gate_lower_bound")) {
+  // No tensor tells the two decays apart, so a Kimi K3 that leaves the bound out cannot be told from a mistake.
+  const std::optional<double> bound =
+      c.kind == ModelKind::kimi_k3 ? linear.get<double>("gate_lower_bound") : linear.find<double>("gate_lower_bound");
+  if (bound) {
     if (!(*bound >= -5 && *bound < 0)) linear.refuse("gate_lower_bound", "a number in [-5, 0)");
     c.kda.gate_lower_bound = static_cast<float>(*bound);
   }
@@ -82,6 +85,7 @@ void read_moe(const JsonReader& r, ModelConfig& c) {
   c.moe.shared = r.get_in("num_shared_experts", 0, 1 << 16);
   c.moe.renormalize = r.get<bool>("moe_renormalize");
   c.moe.scaling = get_float(r, "routed_scaling_factor");
+  if (!(c.moe.scaling > 0)) r.refuse("routed_scaling_factor", "a positive number");
   if (r.get<std::string>("moe_router_activation_func") != "sigmoid")
     r.refuse("moe_router_activation_func", "\"sigmoid\"");
   if (r.find<bool>("use_grouped_topk").value_or(false)) {
@@ -98,9 +102,14 @@ void read_activation(const JsonReader& r, ModelConfig& c) {
   if (name == "silu") return;
   if (name != "situ") r.refuse("hidden_act", "\"silu\" or \"situ\"");
   c.activation = HiddenActivation::situ;
-  // Absent beta means 1, absent linear beta leaves the up branch as it is.
-  c.situ_beta = find_float(r, "activation_situ_beta", 1);
-  c.situ_linear_beta = find_float(r, "activation_situ_linear_beta", 0);
+  if (c.kind == ModelKind::kimi_k3) {
+    c.situ_beta = get_float(r, "activation_situ_beta");
+    c.situ_linear_beta = get_float(r, "activation_situ_linear_beta");
+    if (!(c.situ_linear_beta > 0)) r.refuse("activation_situ_linear_beta", "a positive number");
+  } else {  // absent beta means 1, absent linear beta leaves the up branch as it is
+    c.situ_beta = find_float(r, "activation_situ_beta", 1);
+    c.situ_linear_beta = find_float(r, "activation_situ_linear_beta", 0);
+  }
   if (!(c.situ_beta > 0)) r.refuse("activation_situ_beta", "a positive number");
 }
 

@@ -1,5 +1,6 @@
 #include "kdelta/model/kimi_linear.h"
 
+#include "kdelta/core/error.h"
 #include "kdelta/model/decoder.h"
 #include "kdelta/ops/norm/norm.h"
 
@@ -42,6 +43,9 @@ class KimiLinear final : public Decoder {
 }  // namespace
 
 std::unique_ptr<Model> make_kimi_linear(const ModelConfig& config) {
+  if (config.attn_res_block > 0)
+    fail(ErrorCode::bad_file, "config.json: attn_res_block_size: ", config.attn_res_block,
+         ", expected absent (a Kimi K3 mixes residuals, Kimi-Linear does not)");
   return std::make_unique<KimiLinear>(config);
 }
 

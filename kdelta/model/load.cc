@@ -4,13 +4,10 @@
 
 #include "kdelta/core/check.h"
 #include "kdelta/model/compose.h"
+#include "kdelta/model/unused.h"
 
 namespace kdelta {
 namespace {
-
-bool is_vision(const std::string& name) {
-  return name.starts_with("vision_tower.") || name.starts_with("mm_projector.");
-}
 
 // Text tensors under the other release's prefix, so that a re-export with or without "language_model." loads as it is.
 std::string find_prefix(const Checkpoint& checkpoint, const ModelConfig& config) {
@@ -26,17 +23,6 @@ void note_fields(LoadedModel& m) {
   std::string fields;
   for (const std::string& field : m.config.ignored) fields += (fields.empty() ? "" : ", ") + field;
   m.notes.push_back("config fields not used: " + fields);
-}
-
-void note_unused(LoadedModel& m) {
-  int64_t vision = 0;
-  for (const std::string& name : m.report.unused) {
-    if (is_vision(name))
-      ++vision;
-    else
-      m.notes.push_back("tensor " + name + " is not used by this model");
-  }
-  if (vision > 0) m.notes.push_back(str(vision, " vision tensors are ignored: kdelta serves the text model"));
 }
 
 // The name of a factor of a decay gate that is quantised; empty when none is.
@@ -112,7 +98,9 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
       m.weights = BoundWeights::dummy_shapes(specs, &m.report);
       break;
   }
-  note_unused(m);
+  if (m.checkpoint)
+    for (std::string& note : judge_unused(*m.checkpoint, m.config, m.report.unused, format == LoadFormat::headers))
+      m.notes.push_back(std::move(note));
   return m;
 }
 

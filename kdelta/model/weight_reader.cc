@@ -55,6 +55,13 @@ StoredTensor WeightReader::need(const std::string& name) const {
   fail(ErrorCode::bad_file, source_.origin(), ": tensor ", name, ": missing");
 }
 
+void WeightReader::codes_missing(const std::string& base) const {
+  // MXFP8 codes have the plain name and scales too.
+  const bool fp8 = described_ != nullptr && described_->names(Precision::mxfp8) && !described_->names(Precision::mxfp4);
+  const bool packed = source_.find(base + "_scale") && !fp8;
+  fail(ErrorCode::bad_file, source_.origin(), ": tensor ", base, packed ? "_packed" : "", ": missing");
+}
+
 std::string WeightReader::merged_name(const PlacedSpec& placed) {
   return placed.spec.merged.empty() ? "" : placed.prefix + placed.spec.merged + placed.spec.suffix;
 }
@@ -79,7 +86,7 @@ void WeightReader::require(const PlacedSpec& placed) const {
   for (size_t i = 0; i < placed.spec.names.size(); ++i) {
     const std::string base = base_name(placed, i);
     const auto codes = find_codes(source_, base);
-    if (!codes) (void)need(base);
+    if (!codes) codes_missing(base);
     if (has_scales(base, *codes->info)) (void)need(base + "_scale");
   }
 }

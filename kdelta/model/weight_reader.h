@@ -64,6 +64,8 @@ class WeightReader {
  private:
   [[noreturn]] void refuse(const StoredTensor& t, const std::string& reason) const;
   StoredTensor need(const std::string& name) const;
+  // Throws for the codes of the matrix `base`, under the name that its scales, when they are there, belong to.
+  [[noreturn]] void codes_missing(const std::string& base) const;
   // True when t is whole, false when it is this rank's part, whose shape is `part`.
   bool expect_whole_or_part(const StoredTensor& t, const std::vector<int64_t>& part, ShardRule rule) const;
   // The tensor, codes or scales, of a matrix with `cols` columns, `width` of them an element of the tensor.
