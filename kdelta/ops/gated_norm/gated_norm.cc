@@ -1,5 +1,6 @@
 #include "kdelta/ops/gated_norm/gated_norm.h"
 
+#include "kdelta/ops/common/overlap.h"
 #include "kdelta/ops/gated_norm/variants.h"
 
 namespace kdelta {
@@ -32,6 +33,19 @@ void check(const GatedNormArgs& a) {
   if (!(a.eps >= 0)) fail(ErrorCode::invalid_argument, "gated_norm: eps: ", a.eps, ", expected >= 0");
 }
 
+// A row is read as a whole before it is written, so out may be x row by row and nothing else.
+void check_overlaps(const GatedNormArgs& a) {
+  constexpr const char *kOut = "gated_norm: out", *kSum = "gated_norm: sum_out";
+  if (!same_view(a.out, a.x)) expect_apart(a.out, a.x, kOut, "x without being x");
+  expect_apart(a.out, a.gate, kOut, "gate");
+  expect_apart(a.out, a.residual, kOut, "residual");
+  if (a.sum_out.null()) return;
+  expect_apart(a.sum_out, a.x, kSum, "x");
+  expect_apart(a.sum_out, a.gate, kSum, "gate");
+  expect_apart(a.sum_out, a.residual, kSum, "residual");
+  expect_apart(a.sum_out, a.out, kSum, "out");
+}
+
 }  // namespace
 
 std::span<const GatedNormVariant> gated_norm_variants() {
@@ -48,6 +62,7 @@ Cost gated_norm_cost(const GatedNormArgs& a) {
 
 void gated_norm(const Exec& ex, const GatedNormArgs& args) {
   check(args);
+  if (!ex.planning) check_overlaps(args);
   const GatedNormDesc desc{target_of(ex), args.x.dim(0), args.x.dim(1), args.x.dim(2)};
   run_op(ex, "gated_norm", gated_norm_variants(), args, desc, gated_norm_cost(args));
 }

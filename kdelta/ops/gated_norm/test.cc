@@ -137,17 +137,18 @@ TEST_P(GatedNorm, RowsPastTheLiveCountAreZeroWhateverTheyHold) {
     Call<bf16, bf16, bf16> c(4, 3, 20);
     const Form f{true, true, true, true, GateActivation::silu};
     gated_norm(ex, c.args(f));
-    const Guarded<bf16> all = c.out;
-    for (int64_t i = live * 60; i < 240; ++i) c.x[i] = to_bf16(NAN), c.gate[i] = to_bf16(i % 2 == 0 ? NAN : INFINITY);
+    const Guarded<bf16> all = c.out, all_sums = c.sum_out;
+    for (int64_t i = live * 60; i < 240; ++i) {
+      c.x[i] = c.residual[i] = to_bf16(NAN);
+      c.gate[i] = to_bf16(i % 2 == 0 ? NAN : INFINITY);
+    }
     c.out = Guarded<bf16>({4, 3, 20}), c.sum_out = c.out;
     GatedNormArgs a = c.args(f);
     a.live = View<const int32_t>(&live, {1});
     gated_norm(ex, a);
     for (int64_t i = 0; i < 240; ++i) {
       EXPECT_EQ(c.out[i].bits, i < live * 60 ? all[i].bits : 0) << "live " << live << " element " << i;
-      if (i >= live * 60) {
-        EXPECT_EQ(c.sum_out[i].bits, 0);
-      }
+      EXPECT_EQ(c.sum_out[i].bits, i < live * 60 ? all_sums[i].bits : 0) << "live " << live << " element " << i;
     }
   }
 }
@@ -220,6 +221,11 @@ TEST_P(GatedNorm, ExtremeGatesSaturate) {
   gated_norm(ex, c.args({false, false, false, false, GateActivation::sigmoid}, 0));
   const double want[] = {0, 0, 0, 0.5, 0.5, 1, 1, 1};
   for (int d = 0; d < 8; ++d) EXPECT_NEAR(c.out[d], want[d], 1e-6);
+  gated_norm(ex, c.args({false, false, false, false, GateActivation::silu}, 0));
+  const double silu[] = {NAN, 0, 0, 0, 0, 90, 200, INFINITY};  // first: -inf * 0
+  for (int d = 1; d < 7; ++d) EXPECT_NEAR(c.out[d], silu[d], 1e-4) << d;
+  EXPECT_TRUE(std::isnan(c.out[0]));
+  EXPECT_EQ(c.out[7], INFINITY);
 }
 
 TEST_P(GatedNorm, NoTokensIsLegal) {
@@ -239,6 +245,42 @@ TEST_P(GatedNorm, OffsetsPastTwoToThe32ndElementAreExact) {
   a.out = out.view();
   gated_norm(ex, a);
   EXPECT_TRUE(out.rows_equal(c.out));
+}
+
+TEST(GatedNormRefuses, OverlapsByNameBeforeAnythingIsWrittenAndTakesColumnsOfOneBuffer) {
+  TestExec ex;
+  constexpr int64_t T = 3, H = 2, D = 8;
+  Call<float, float, float> c(T, H, D);
+  const GatedNormArgs good = c.args({true, true, true, true, GateActivation::sigmoid});
+  auto with = [&](auto change) {
+    GatedNormArgs a = good;
+    change(a);
+    return test::error_of([&] { gated_norm(ex, a); });
+  };
+  const std::string own = ", expected memory of its own";
+  // Two windows of T rows on T + 1 rows, and two column ranges of wider rows.
+  Guarded<float> longer({T + 1, H, D}), packed({T, 2 * H * D});
+  test::Rng rng(1);
+  fill_normal(longer, rng);
+  fill_normal(packed, rng);
+  const AnyView rows = AnyView(longer.view()).rows(0, T), next = AnyView(longer.view()).rows(1, T);
+  const AnyView left = AnyView(packed.view()).columns(0, H * D).split_last(H, D),
+                right = AnyView(packed.view()).columns(H * D, H * D).split_last(H, D),
+                middle = AnyView(packed.view()).columns(3, H * D).split_last(H, D);
+  EXPECT_EQ(with([&](GatedNormArgs& a) { a.x = rows, a.out = next; }),
+            "gated_norm: out: overlaps x without being x" + own);
+  EXPECT_EQ(with([&](GatedNormArgs& a) { a.x = left, a.out = middle; }),
+            "gated_norm: out: overlaps x without being x" + own);
+  EXPECT_EQ(with([&](GatedNormArgs& a) { a.out = c.gate.view(); }), "gated_norm: out: overlaps gate" + own);
+  EXPECT_EQ(with([&](GatedNormArgs& a) { a.out = c.residual.view(); }), "gated_norm: out: overlaps residual" + own);
+  EXPECT_EQ(with([&](GatedNormArgs& a) { a.sum_out = c.x.view(); }), "gated_norm: sum_out: overlaps x" + own);
+  EXPECT_EQ(with([&](GatedNormArgs& a) { a.gate = rows, a.sum_out = next; }),
+            "gated_norm: sum_out: overlaps gate" + own);
+  EXPECT_EQ(with([&](GatedNormArgs& a) { a.sum_out = c.residual.view(); }),
+            "gated_norm: sum_out: overlaps residual" + own);
+  EXPECT_EQ(with([&](GatedNormArgs& a) { a.sum_out = c.out.view(); }), "gated_norm: sum_out: overlaps out" + own);
+  EXPECT_TRUE(c.out.untouched() && c.sum_out.untouched());
+  EXPECT_EQ(with([&](GatedNormArgs& a) { a.x = left, a.out = right; }), "no error");
 }
 
 TEST(GatedNormRefuses, WrongArgumentsByName) {

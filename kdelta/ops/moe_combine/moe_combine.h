@@ -1,6 +1,7 @@
 // Weighted sum of the chosen experts' outputs:  out[t] = sum_i weight[t, i] * y[position[t, i]]  (+ addend[t])
-// Summed in the order i = 0..k-1 in fp32, rounded once. Letters: T tokens, k choices, P pairs in expert order, D width.
-// position -1 contributes nothing. A row of nothing but -1 is not live: zeros, its addend is not read.
+// Summed in the order i = 0..k-1, then the addend, in fp32, rounded once. Letters: T tokens, k choices, P pairs in
+// expert order, D width. position -1 contributes nothing. A row of nothing but -1 is not live: zeros, its addend is not
+// read.
 #pragma once
 
 #include "kdelta/core/exec.h"

@@ -88,7 +88,7 @@ TEST_P(MoeCombine, EqualsTheDefinitionAtEverySizeAroundTheVectorWidths) {
 }
 
 TEST_P(MoeCombine, TheSumRunsInTheOrderOfTheChoices) {
-  if (GetParam() == "reference") return;  // fp64 has no such order to show
+  if (GetParam() == "reference") GTEST_SKIP() << "fp64 holds 1e8 + 1: there is no order to see";
   Call<float, float> c(1, 3, 70);
   std::iota(c.position.data(), c.position.data() + 3, 0);
   for (int64_t d = 0; d < 70; ++d) c.y[d] = 1e8f, c.y[70 + d] = -1e8f, c.y[140 + d] = 1;
@@ -98,6 +98,21 @@ TEST_P(MoeCombine, TheSumRunsInTheOrderOfTheChoices) {
   std::swap(c.position[1], c.position[2]);
   moe_combine(ex, c.args(false));
   for (int64_t d = 0; d < 70; ++d) EXPECT_EQ(c.out[d], 0.0f) << "1e8 + 1 loses the 1";
+}
+
+TEST_P(MoeCombine, TheAddendComesAfterTheLastChoice) {
+  if (GetParam() == "reference") GTEST_SKIP() << "fp64 holds 1e8 + 1: there is no order to see";
+  Call<float, float> c(1, 2, 70);
+  std::iota(c.position.data(), c.position.data() + 2, 0);
+  std::fill_n(c.weight.data(), 2, 1.0f);
+  const auto sum = [&](float first, float second, float addend) {
+    for (int64_t d = 0; d < 70; ++d) c.y[d] = first, c.y[70 + d] = second, c.addend[d] = addend;
+    moe_combine(ex, c.args());
+  };
+  sum(1e8f, -1e8f, 1);
+  for (int64_t d = 0; d < 70; ++d) EXPECT_EQ(c.out[d], 1.0f) << "added before the second choice the 1 is lost";
+  sum(1, 1e8f, -1e8f);
+  for (int64_t d = 0; d < 70; ++d) EXPECT_EQ(c.out[d], 0.0f) << "added first the 1 stays";
 }
 
 TEST_P(MoeCombine, RowsThatAreNotLiveAreZerosAndReadNothing) {

@@ -89,8 +89,18 @@ std::vector<double> choices(const Call& c, int64_t t) {
   return v;
 }
 
+void expect_distinct_and_finite(const Call& c, int64_t t) {
+  std::vector<int32_t> chosen(c.expert.data() + t * c.s.k, c.expert.data() + (t + 1) * c.s.k);
+  std::sort(chosen.begin(), chosen.end());
+  EXPECT_EQ(std::adjacent_find(chosen.begin(), chosen.end()), chosen.end()) << "row " << t;
+  EXPECT_GE(chosen.front(), 0);
+  EXPECT_LT(chosen.back(), c.s.E);
+  for (int64_t i = 0; i < c.s.k; ++i) EXPECT_TRUE(std::isfinite(c.weight[t * c.s.k + i])) << "row " << t;
+}
+
 void expect_choices(const Call& c, int64_t t) {
   const Setting& s = c.s;
+  expect_distinct_and_finite(c, t);  // near ties would hide an expert that is chosen twice
   std::vector<double> v = choices(c, t);
   std::vector<int64_t> order(v.size());
   std::iota(order.begin(), order.end(), 0);
@@ -122,15 +132,6 @@ void expect_expert_order(const Call& c, int64_t live) {
     const auto below = std::count_if(pairs.begin(), pairs.end(), [&](const auto& p) { return p.first < e; });
     ASSERT_EQ(c.begin[e], below);
   }
-}
-
-void expect_distinct_and_finite(const Call& c, int64_t t) {
-  std::vector<int32_t> chosen(c.expert.data() + t * c.s.k, c.expert.data() + (t + 1) * c.s.k);
-  std::sort(chosen.begin(), chosen.end());
-  EXPECT_EQ(std::adjacent_find(chosen.begin(), chosen.end()), chosen.end()) << "row " << t;
-  EXPECT_GE(chosen.front(), 0);
-  EXPECT_LT(chosen.back(), c.s.E);
-  for (int64_t i = 0; i < c.s.k; ++i) EXPECT_TRUE(std::isfinite(c.weight[t * c.s.k + i])) << "row " << t;
 }
 
 TEST_P(Router, EqualsTheDefinitionAtEverySizeAroundTheVectorWidths) {
@@ -262,6 +263,22 @@ TEST_P(Router, NoRowsIsLegal) {
   Call c({.T = 0, .E = 5, .k = 2});
   router(ex, c.args());
   for (int64_t e = 0; e <= 5; ++e) EXPECT_EQ(c.begin[e], 0);
+}
+
+TEST_P(Router, StridedOutputsEqualDenseOnesAndTheGapsAreNotWritten) {
+  Call dense({.T = 6, .E = 30, .k = 3}), strided({.T = 6, .E = 30, .k = 3});
+  const test::Spread<float> weight({6, 3}, 5);
+  const test::Spread<int32_t> expert({6, 3}, 7), position({6, 3}, 11);
+  const int32_t live = 4;
+  RouterArgs want = dense.args(), a = strided.args();
+  want.live = a.live = View<const int32_t>(&live, {1});
+  a.weight = weight, a.expert = expert, a.position = position;
+  router(ex, want);
+  router(ex, a);
+  EXPECT_TRUE(weight.rows_equal(dense.weight) && weight.gaps_intact());
+  EXPECT_TRUE(expert.rows_equal(dense.expert) && expert.gaps_intact());
+  EXPECT_TRUE(position.rows_equal(dense.position) && position.gaps_intact());
+  EXPECT_TRUE(same_bits(strided.source, dense.source) && same_bits(strided.begin, dense.begin));
 }
 
 TEST_P(Router, StridedLogitsEqualDenseOnes) {

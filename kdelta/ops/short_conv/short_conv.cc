@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kdelta/ops/common/overlap.h"
 #include "kdelta/ops/short_conv/variants.h"
 
 namespace kdelta {
@@ -44,6 +45,17 @@ void check_out(const ShortConvArgs& a, int64_t T, int64_t C) {
   }
 }
 
+// Tokens are read again under later taps, and the tiles run in any order.
+void check_overlaps(const ShortConvArgs& a) {
+  expect_apart(a.out, a.x, "short_conv: out", "x");
+  expect_apart(a.out, a.state, "short_conv: out", "state");
+  for (size_t i = 0; i < a.split.size(); ++i) {
+    expect_apart(a.split[i], a.x, "short_conv: split", "x");
+    expect_apart(a.split[i], a.state, "short_conv: split", "state");
+    for (size_t j = 0; j < i; ++j) expect_apart(a.split[i], a.split[j], "short_conv: split", "another part");
+  }
+}
+
 void check(const ShortConvArgs& a) {
   if (a.x.shape.rank != 2 || a.x.dim(1) == 0) refuse("x", str("shape ", to_string(a.x.shape), ", expected [T, C]"));
   const int64_t T = a.x.dim(0), C = a.x.dim(1);
@@ -71,6 +83,7 @@ Cost short_conv_cost(const ShortConvArgs& a) {
 
 void short_conv(const Exec& ex, const ShortConvArgs& args) {
   check(args);
+  if (!ex.planning) check_overlaps(args);
   if (ex.device.kind == DeviceKind::cpu && !ex.planning)
     validate_sequences(args.seq, args.x.dim(0), args.state.dim(0), "short_conv", SlotColumns::first);
   const ShortConvDesc desc{target_of(ex), args.x.dim(0), args.x.dim(1), args.seq.count()};

@@ -29,8 +29,8 @@ struct ShortConvArgs {
 
 // The same rules as kda() for uncovered rows (zeros), slot -1, slot 0, length 0, faults and snapshots (the window after
 // the first i tokens). Only column 0 of the slots is used; the other columns may hold numbers that this pool does not
-// have. out and split may not overlap x or the state. Throws Error(invalid_argument) naming the argument, before
-// anything is written.
+// have. out and split may not overlap x, the state or each other. Throws Error(invalid_argument) naming the argument,
+// before anything is written.
 void short_conv(const Exec& ex, const ShortConvArgs& args);
 
 Cost short_conv_cost(const ShortConvArgs& args);

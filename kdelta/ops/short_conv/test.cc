@@ -249,6 +249,43 @@ TEST(ShortConvRefuses, WrongArgumentsByName) {
             "short_conv: fresh: shape [2], expected [1]");
 }
 
+TEST(ShortConvRefuses, OverlapsByNameBeforeAnythingIsWrittenAndTakesColumnsOfOneBuffer) {
+  TestExec ex;
+  constexpr int64_t T = 2, C = 6;
+  ConvWorld<float> w(4, C);
+  fill_normal(w.state, w.rng);
+  const Guarded<float> before = w.state;
+  ConvRows rows;
+  rows.prefill(T, 1, true);
+  Guarded<float> x = w.inputs(T), out({T, C}), packed({T, 2 * C});
+  fill_normal(packed, w.rng);
+  auto with = [&](auto change) {
+    ShortConvArgs a = w.args(x.view(), out.view(), rows);
+    change(a);
+    return test::error_of([&] { short_conv(ex, a); });
+  };
+  const std::string own = ", expected memory of its own";
+  const AnyView wide = packed.view();
+  const AnyView slot({w.state.data() + w.R * C, DType::f32, {T, C}});
+  const auto split = [](ShortConvArgs& a, const AnyView& whole) {
+    a.out = {};
+    for (int i = 0; i < 3; ++i) a.split[static_cast<size_t>(i)] = whole.columns(i * C / 3, C / 3);
+  };
+  EXPECT_EQ(with([&](ShortConvArgs& a) { a.out = x.view(); }), "short_conv: out: overlaps x" + own);
+  EXPECT_EQ(with([&](ShortConvArgs& a) { a.x = wide.columns(0, C), a.out = wide.columns(C - 1, C); }),
+            "short_conv: out: overlaps x" + own);
+  EXPECT_EQ(with([&](ShortConvArgs& a) { a.out = slot; }), "short_conv: out: overlaps state" + own);
+  EXPECT_EQ(with([&](ShortConvArgs& a) { split(a, x.view()); }), "short_conv: split: overlaps x" + own);
+  EXPECT_EQ(with([&](ShortConvArgs& a) { split(a, slot); }), "short_conv: split: overlaps state" + own);
+  EXPECT_EQ(with([&](ShortConvArgs& a) {
+              split(a, out.view());
+              a.split[2] = a.split[0];
+            }),
+            "short_conv: split: overlaps another part" + own);
+  EXPECT_TRUE(out.untouched() && same_bits(w.state, before));
+  EXPECT_EQ(with([&](ShortConvArgs& a) { a.x = wide.columns(0, C), a.out = wide.columns(C, C); }), "no error");
+}
+
 TEST(ShortConvRefuses, SplitOfAWidthNotDivisibleByThree) {
   TestExec ex;
   ConvWorld<float> w(4, 7);
