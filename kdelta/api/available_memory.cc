@@ -66,17 +66,17 @@ int64_t available_memory(const std::string& proc, const std::string& cgroup) {
                   left_in(cgroup + "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"));
 }
 
-void check_memory(const LoadedModel& shapes, const runtime::EngineConfig& config, bool random_weights,
-                  int64_t available) {
-  const int64_t weights = shapes.report.converted_bytes + (random_weights ? shapes.report.mapped_bytes : 0);
-  const int64_t plan = runtime::plan_memory(*shapes.model, config).total();
+void check_memory(const Model& model, const runtime::EngineConfig& config, int64_t weights, int64_t available) {
+  runtime::EngineConfig alone = config;
+  alone.options.threads = 1;
+  const int64_t plan = runtime::plan_memory(model, alone).total();
   if (plan <= available && weights <= available - plan) return;
   // What is at its least already shrinks nothing.
   std::string larger = str("max_length ", config.max_length, ", token_budget ", config.token_budget);
   if (config.max_sequences > 1) larger += str(", max_sequences ", config.max_sequences);
   if (config.prefix_snapshots > 0) larger += str(", prefix_snapshots ", config.prefix_snapshots);
-  fail(ErrorCode::out_of_memory, "memory: ", gigabytes(weights), random_weights ? " of random weights" : " of copies",
-       " and ", gigabytes(plan), " of state and scratch are needed, ", gigabytes(available),
+  fail(ErrorCode::out_of_memory, "memory: ", weights > 0 ? gigabytes(weights) + " of random weights and " : "",
+       gigabytes(plan), " of state and scratch are needed, ", gigabytes(available),
        " are available; what shrinks the plan: ", larger);
 }
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kdelta/model/load.h"
+#include "kdelta/model/model.h"
 #include "kdelta/runtime/engine.h"
 
 namespace kdelta {
@@ -13,10 +13,9 @@ namespace kdelta {
 // a huge number where the system tells neither. `proc` and `cgroup` are the folders to read.
 int64_t available_memory(const std::string& proc = "/proc", const std::string& cgroup = "/sys/fs/cgroup");
 
-// Throws Error(out_of_memory) with both numbers and the options that shrink the plan when weights that get memory of
-// their own (all when random, else what is converted at loading) and the plan exceed `available`. Mapped weights do not
-// count: their pages come and go with the page cache.
-void check_memory(const LoadedModel& shapes, const runtime::EngineConfig& config, bool random_weights,
-                  int64_t available);
+// Throws Error(out_of_memory) with the numbers and the options that shrink the plan when `weights`, bytes still to be
+// allocated, and the plan exceed `available`. Mapped weights do not count: their pages come and go with the page cache.
+// The plan is that of one thread, a lower bound: the engine makes the exact one, and a team for it, itself.
+void check_memory(const Model& model, const runtime::EngineConfig& config, int64_t weights, int64_t available);
 
 }  // namespace kdelta

@@ -125,12 +125,15 @@ auto naming_force(const LoadOptions& o, F f) {
   }
 }
 
-// Binds shapes alone first, so that what does not fit is refused before it is allocated.
-void check_memory_first(const LoadOptions& o) {
-  const LoadFormat shapes = o.dummy_weights ? LoadFormat::config_only : LoadFormat::headers;
-  const LoadedModel model = load_model(o.model, shapes, load_choices(o));
+void check_plan(const LoadOptions& o, const LoadedModel& model, int64_t weights) {
   const runtime::EngineConfig config = engine_config(o, model.config);
-  naming_force(o, [&] { check_memory(model, config, o.dummy_weights, available_memory()); });
+  naming_force(o, [&] { check_memory(*model.model, config, weights, available_memory()); });
+}
+
+// Random weights are allocated when they are bound: shapes alone say before what they and the state will take.
+void check_dummy(const LoadOptions& o) {
+  const LoadedModel shapes = load_model(o.model, LoadFormat::config_only, load_choices(o));
+  check_plan(o, shapes, shapes.report.mapped_bytes + shapes.report.converted_bytes);
 }
 
 }  // namespace
@@ -144,7 +147,7 @@ Engine Engine::load(const LoadOptions& options) {
   } catch (const Error& problem) {
     e->tokenizer_problem = problem.what();
   }
-  if (!options.headers_only) check_memory_first(options);
+  if (options.dummy_weights && !options.headers_only) check_dummy(options);
   const int64_t program = resident_bytes() + program_file_bytes();
   e->model = load_model(options.model, format_of(options), load_choices(options));
   e->info = describe_model(e->model);
@@ -177,6 +180,8 @@ Engine Engine::load(const LoadOptions& options) {
     report(naming_force(options, [&] { return runtime::plan_memory(model, e->config); }));
     return Engine(std::move(e));
   }
+  // Mapped weights may exceed memory, and what was copied is no longer available.
+  if (!options.dummy_weights) check_plan(options, e->model, 0);
   // The engine plans, and refuses, before the checkpoint is read.
   e->engine =
       naming_force(options, [&] { return std::make_unique<runtime::Engine>(model, e->config, std::move(drafter)); });

@@ -7,6 +7,7 @@
 #include "kdelta/api/available_memory.h"
 #include "kdelta/api/options.h"
 #include "kdelta/core/error.h"
+#include "kdelta/model/load.h"
 
 namespace kdelta {
 namespace {
@@ -53,15 +54,16 @@ TEST_F(FakeSystem, TheFirstVersionsGroupCountsToo) {
   EXPECT_EQ(available(), 120);
 }
 
-TEST(MemoryCheck, MappedWeightsCountOnlyWhenTheyAreRandom) {
+TEST(MemoryCheck, ThePlanAndWeightsToAllocateCountToTheByteAndMappedOnesDoNot) {
   const LoadedModel shapes = load_model("models/tiny-k3", LoadFormat::headers);
   runtime::EngineConfig config;
   config.max_length = 64;
-  const int64_t plan = runtime::plan_memory(*shapes.model, config).total() + shapes.report.converted_bytes;
-  EXPECT_NO_THROW(check_memory(shapes, config, false, plan));
-  EXPECT_THROW(check_memory(shapes, config, false, plan - 1), Error);
-  EXPECT_THROW(check_memory(shapes, config, true, plan + shapes.report.mapped_bytes - 1), Error);
-  EXPECT_NO_THROW(check_memory(shapes, config, true, plan + shapes.report.mapped_bytes));
+  config.options.threads = 1;
+  const int64_t plan = runtime::plan_memory(*shapes.model, config).total();
+  EXPECT_NO_THROW(check_memory(*shapes.model, config, 0, plan));
+  EXPECT_THROW(check_memory(*shapes.model, config, 0, plan - 1), Error);
+  EXPECT_NO_THROW(check_memory(*shapes.model, config, 10, plan + 10));
+  EXPECT_THROW(check_memory(*shapes.model, config, 10, plan + 9), Error);
 }
 
 }  // namespace
