@@ -21,9 +21,9 @@ constexpr int64_t kAlign = 8;  // of the first data byte, as the format's own wr
 void check_writable_target(const std::string& path) {
   if (path.empty()) fail(ErrorCode::invalid_argument, "output file: empty name");
   struct stat info {};
-  if (lstat(path.c_str(), &info) != 0) return;
-  if (S_ISLNK(info.st_mode)) fail(ErrorCode::invalid_argument, path, ": is a symbolic link, which would be replaced");
-  if (!S_ISREG(info.st_mode)) fail(ErrorCode::invalid_argument, path, ": exists and is no regular file");
+  if (lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode))
+    fail(ErrorCode::invalid_argument, path, ": exists and is no regular file",
+         S_ISLNK(info.st_mode) ? " but a symbolic link" : "");
 }
 
 // A file that exists under its final name only after commit(); an abandoned one is removed.
