@@ -390,6 +390,13 @@ TEST_P(Loading, ATensorOfASwitchThatTheConfigDoesNotHaveIsRefused) {
   }
 }
 
+TEST_P(Loading, AKimiLinearThatMixesResidualsIsRefused) {
+  if (GetParam() != "linear_a") GTEST_SKIP() << "a Kimi K3 mixes them";
+  write(tensors_);
+  change_config(replace("\"vocab_size\"", "\"attn_res_block_size\": 2,\n  \"vocab_size\""));
+  EXPECT_THAT(refusal(), testing::HasSubstr("attn_res_block_size: 2, expected absent"));
+}
+
 TEST_P(Loading, OneWeightUnderBothPrefixesIsRefused) {
   for (const char* suffix : {"model.norm.weight", "layers.1.input_layernorm.weight", "lm_head.weight"}) {
     std::string name;
