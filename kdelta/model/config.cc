@@ -52,10 +52,7 @@ void read_kda(const JsonReader& r, int64_t layers, ModelConfig& c) {
   c.kda.head_dim = linear.get_in("head_dim", 1, kMaxSize);
   c.kda.conv_width = linear.get_in("short_conv_kernel_size", 2, 4);
   c.kda.full_rank_gate = linear.find<bool>("use_full_rank_gate").value_or(false);
-  // No tensor tells the two decays apart, so a Kimi K3 that leaves the bound out cannot be told from a mistake.
-  const std::optional<double> bound =
-      c.kind == ModelKind::kimi_k3 ? linear.get<double>("gate_lower_bound") : linear.find<double>("gate_lower_bound");
-  if (bound) {
+  if (const std::optional<double> bound = linear.find<double>("gate_lower_bound")) {
     if (!(*bound >= -5 && *bound < 0)) linear.refuse("gate_lower_bound", "a number in [-5, 0)");
     c.kda.gate_lower_bound = static_cast<float>(*bound);
   }

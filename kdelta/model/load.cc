@@ -25,6 +25,12 @@ void note_fields(LoadedModel& m) {
   m.notes.push_back("config fields not used: " + fields);
 }
 
+// No tensor tells the two decays apart, and every released Kimi K3 has the bounded one.
+void note_decay(LoadedModel& m) {
+  if (m.config.kind == ModelKind::kimi_k3 && !m.config.kda.gate_lower_bound)
+    m.notes.push_back("text_config.linear_attn_config.gate_lower_bound is absent: the decay is softplus");
+}
+
 // The name of a factor of a decay gate that is quantised; empty when none is.
 std::string quantised_factor(const LoadedModel& m) {
   for (int64_t l = 0; l < m.config.layers() && m.checkpoint; ++l) {
@@ -74,6 +80,7 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
   LoadedModel m;
   m.config = read_config(directory);
   note_fields(m);
+  note_decay(m);
   if (format == LoadFormat::checkpoint || format == LoadFormat::headers) {
     m.checkpoint = Checkpoint::open(directory);
     for (const std::string& note : m.checkpoint->notes()) m.notes.push_back(note);

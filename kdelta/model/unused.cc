@@ -112,6 +112,8 @@ class Judge {
     if (draft_ > 0)
       notes_.push_back(str(draft_, " tensors of multi-token prediction layers past num_hidden_layers (", c_.layers(),
                            ") are ignored"));
+    if (past_ > 0)
+      notes_.push_back(str(past_, " tensors of layers past num_hidden_layers (", c_.layers(), ") are ignored"));
     return std::move(notes_);
   }
 
@@ -138,9 +140,7 @@ class Judge {
     std::string_view part;
     const int64_t layer = split_layer(name, &part);
     if (layer >= c_.layers()) {
-      if (!draft_layers_.contains(layer))
-        refuse(name, str("a layer past the ", c_.layers(), " of num_hidden_layers in config.json"));
-      ++draft_;
+      ++(draft_layers_.contains(layer) ? draft_ : past_);
       return;
     }
     const Switch s = find_switch(c_, layer, name, part);
@@ -180,7 +180,7 @@ class Judge {
   bool headers_only_;
   std::set<int64_t> draft_layers_;
   std::vector<std::string> notes_;
-  int64_t vision_ = 0, draft_ = 0;
+  int64_t vision_ = 0, draft_ = 0, past_ = 0;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// What a checkpoint holds and the model does not read: harmless (vision, draft layers, strange names) and noted, or the
-// sign of a config that says less than the file, and refused. A switch that is missing from config.json would otherwise
-// leave its tensor out without a word and give a slightly different model.
+// What a checkpoint holds and the model does not read: harmless (vision, layers past the last, strange names) and
+// noted, or the sign of a config that says less than the file, and refused. A switch that is missing from config.json
+// would otherwise leave its tensor out without a word and give a slightly different model.
 #pragma once
 
 #include <string>
@@ -15,7 +15,6 @@ namespace kdelta {
 // tensor for
 //   a weight under both prefixes ("language_model." and none);
 //   a tensor of a layer of the model that only a switch of config.json would use which is absent or off: the field too;
-//   a layer past num_hidden_layers, unless it is a multi-token prediction layer, which is ignored with a note;
 //   an lm_head.weight that differs from the embedding it is said to be tied to (headers_only: in shape or dtype).
 std::vector<std::string> judge_unused(const Checkpoint& checkpoint, const ModelConfig& config,
                                       const std::vector<std::string>& unused, bool headers_only);

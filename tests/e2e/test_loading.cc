@@ -335,10 +335,21 @@ TEST(LoadingKimiK3, FieldsWithoutWhichItIsAnotherModelAreRequired) {
                   testing::AllOf(testing::HasSubstr(text + field + ": "), testing::HasSubstr("a positive number")))
           << field << " " << value;
   }
-  for (const char* value : {"", "null"})
-    EXPECT_THAT(config_refusal(k3, set_field("gate_lower_bound", value)),
-                testing::HasSubstr(text + "linear_attn_config.gate_lower_bound: "))
-        << value;
+}
+
+// The absent bound is the softplus decay; no released Kimi K3 is without it, so it is said.
+TEST(LoadingKimiK3, WithoutADecayBoundTheDecayIsSoftplusAndThatIsSaid) {
+  const fs::path directory = fs::temp_directory_path() / ("kdelta_decay_" + std::to_string(getpid()));
+  fs::create_directories(directory);
+  std::ifstream in("tests/golden/k3_a/config.json");
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  set_field("gate_lower_bound", "")(text);
+  std::ofstream(directory / "config.json") << text;
+  const LoadedModel m = load_model(directory.string(), LoadFormat::dummy);
+  EXPECT_FALSE(m.config.kda.gate_lower_bound.has_value());
+  EXPECT_THAT(m.notes,
+              testing::Contains("text_config.linear_attn_config.gate_lower_bound is absent: the decay is softplus"));
+  fs::remove_all(directory);
 }
 
 // Case D5: a switch that is off leaves out the tensor that only it would use.
@@ -410,17 +421,17 @@ TEST_P(Loading, OneWeightUnderBothPrefixesIsRefused) {
   }
 }
 
-TEST_P(Loading, ALayerPastTheLastIsRefusedUnlessItIsAPredictionLayer) {
+TEST_P(Loading, LayersPastTheLastAreIgnoredAndCounted) {
   std::string first;
   (void)at("layers.0.input_layernorm.weight", &first);
   const std::string layers = first.substr(0, first.find("0."));
-  for (const char* number : {"6", "99999999999999999999"}) {
-    Tensors more = tensors_;
-    const std::string norm = layers + number + ".input_layernorm.weight";
-    more[norm] = {DType::f32, {1}, {0, 0, 0, 0}};
-    write(more);
-    EXPECT_THAT(refusal(), testing::HasSubstr("tensor " + norm + ": a layer past the "));
-  }
+  Tensors more = tensors_;
+  for (const char* number : {"6", "99999999999999999999"})
+    more[layers + number + ".input_layernorm.weight"] = {DType::f32, {1}, {0, 0, 0, 0}};
+  write(more);
+  const LoadedModel m = load();
+  EXPECT_THAT(m.notes, testing::Contains("2 tensors of layers past num_hidden_layers (" +
+                                         std::to_string(m.config.layers()) + ") are ignored"));
   Tensors draft = tensors_;
   for (const char* part : {"input_layernorm", "eh_proj", "enorm"})
     draft[layers + "6." + part + ".weight"] = {DType::f32, {1}, {0, 0, 0, 0}};
