@@ -1,7 +1,6 @@
 // Requests run together and alone, and what came out of each.
 #pragma once
 
-#include <cstring>
 #include <map>
 #include <memory>
 #include <random>
@@ -17,8 +16,7 @@ struct Answer {
   runtime::FinishReason finish = runtime::FinishReason::none;
   std::string error;
   bool operator==(const Answer& o) const {
-    return tokens == o.tokens && finish == o.finish && logprobs.size() == o.logprobs.size() &&
-           std::memcmp(logprobs.data(), o.logprobs.data(), logprobs.size() * sizeof(float)) == 0;
+    return tokens == o.tokens && finish == o.finish && same_bits(logprobs, o.logprobs);
   }
 };
 

@@ -1,6 +1,8 @@
 // Loads a checkpoint of the repository and runs token ids through the engine, for tests that cross folders.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,6 +13,12 @@
 #include "kdelta/runtime/engine.h"
 
 namespace kdelta::test {
+
+// NaN equals itself here, and 0 is not -0; either may be empty.
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
+  return std::ranges::equal(a, b, {}, bits, bits);
+}
 
 // The tensors of one safetensors file by name.
 class TensorFile {

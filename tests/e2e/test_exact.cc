@@ -22,10 +22,7 @@ struct Answer {
   std::vector<float> logprobs;
   FinishReason finish = FinishReason::none;
   std::string error;
-  bool operator==(const Answer& o) const {
-    return tokens == o.tokens && logprobs.size() == o.logprobs.size() &&
-           std::memcmp(logprobs.data(), o.logprobs.data(), logprobs.size() * sizeof(float)) == 0;
-  }
+  bool operator==(const Answer& o) const { return tokens == o.tokens && same_bits(logprobs, o.logprobs); }
 };
 
 class Exact : public testing::TestWithParam<std::string> {
