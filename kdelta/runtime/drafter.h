@@ -45,6 +45,8 @@ struct DraftModelConfig {
   int64_t drafts = 4;                            // most per request and step
   int64_t token_budget = 512;                    // tokens of one forward pass while it catches up with a prompt
 };
+// What the drafter takes beside the draft model's weights.
+int64_t plan_model_drafter(const Model& model, const DraftModelConfig& config);
 // The model must outlive the drafter. Throws Error(invalid_argument) when its vocabulary is not `target_vocabulary`.
 std::unique_ptr<Drafter> make_model_drafter(const Model& model, const DraftModelConfig& config,
                                             int64_t target_vocabulary);

@@ -47,8 +47,12 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   if (drafter_) drafter_->attach(exec_);
   const auto n = static_cast<size_t>(config.max_sequences), m = static_cast<size_t>(capacity_.logit_rows);
   step_plan_.rows.reserve(n);
+  step_plan_.admitted.reserve(n);
+  step_plan_.preempted.reserve(n);
   rows_.reserve(n);
   row_snapshots_.reserve(static_cast<size_t>(capacity_.snapshots));
+  boundaries_.reserve(static_cast<size_t>(capacity_.snapshots));
+  reserve_queue(n);
   sample_rows_.reserve(m);
   results_.resize(m);
   events_.reserve(m);
@@ -57,6 +61,19 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
 }
 
 Engine::~Engine() = default;
+
+int64_t Engine::host_bytes(const EngineConfig& c) {
+  const BatchCapacity b = batch_capacity(c);
+  const auto size = [](auto... types) { return static_cast<int64_t>((sizeof(types) + ...)); };
+  const int64_t per_sequence =
+      size(PlanRow{}, 0, 0, BatchRow{}) + (c.drafts > 0 ? size(DraftQuery{}) + 4 * c.drafts : 0) + request_bytes(c);
+  // generate_many() queues twice as many as run, and the lists grow by doubling.
+  const int64_t per_queued =
+      4 * size(Candidate{}, static_cast<Request*>(nullptr), PrefixCache::Hit{}, uint8_t{}, std::unique_ptr<Request>());
+  return StatePool::list_bytes(pool_size(c)) + PrefixCache::bytes(prefix_config(c), pool_size(c).pages) +
+         c.max_sequences * (per_sequence + per_queued) + b.snapshots * size(RowSnapshot{}, int64_t{}) +
+         b.logit_rows * size(SampleRow{}, SampleResult{}, Heard{}, 0);
+}
 
 void Engine::observe(OpObserver* ops, TensorProbe* tensors) {
   exec_.observer = ops;
@@ -97,7 +114,20 @@ RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& opti
   return enqueue(checked(std::move(prompt), options));
 }
 
+// What a step needs per request is there before the request is: a step allocates nothing, so want of memory cannot
+// stop it half way.
+void Engine::reserve_queue(size_t requests) {
+  if (requests <= requests_.capacity()) return;
+  requests = std::max(requests, 2 * requests_.capacity());
+  candidates_.reserve(requests);
+  live_.reserve(requests);
+  hits_.reserve(requests);
+  step_plan_.taken.reserve(requests);
+  requests_.reserve(requests);
+}
+
 RequestId Engine::enqueue(std::unique_ptr<Request> request) {
+  reserve_queue(requests_.size() + 1);
   request->id = next_id_++;
   requests_.push_back(std::move(request));
   return requests_.back()->id;
@@ -123,6 +153,10 @@ std::unique_ptr<Request> Engine::checked(std::vector<int32_t> prompt, const Requ
   r->output.reserve(static_cast<size_t>(r->options.max_tokens));
   r->slots.reserve(static_cast<size_t>(capacity_.columns));
   r->pages.reserve(static_cast<size_t>(capacity_.pages));
+  if (config_.prefix_snapshots > 0)
+    r->snapshots.reserve(
+        static_cast<size_t>(std::min(config_.prefix_snapshots, std::ssize(r->prompt) / prefixes_->config().unit + 1)));
+  r->reuse.limit = config_.prefix_snapshots > 0 ? ReuseLimit::waiting : ReuseLimit::off;
   return r;
 }
 
@@ -135,13 +169,17 @@ void Engine::give_back(Request& r) {
   r.shared_pages = 0;
 }
 
+void Engine::drop_saved(Request& r) {
+  saved_bytes_ -= std::ssize(r.saved);
+  std::vector<char>().swap(r.saved);  // its memory too
+}
+
 void Engine::end(Request& r, FinishReason reason) {
   r.finish = reason;
   r.output.resize(r.output.size() - static_cast<size_t>(r.drafts));
   r.drafts = 0;
   give_back(r);
-  saved_bytes_ -= static_cast<int64_t>(r.saved.size());
-  r.saved = {};
+  drop_saved(r);
   if (drafter_) drafter_->forget(r.id);
 }
 
@@ -151,7 +189,11 @@ void Engine::finish(RequestId id, FinishReason reason) {
 }
 
 void Engine::fail_request(Request& r, const char* what) {
-  r.error = what;
+  try {
+    r.error = what;
+  } catch (const std::bad_alloc&) {
+    r.error = kNoMemory;  // short enough to need none
+  }
   end(r, FinishReason::error);
   events_.push_back({{.id = r.id, .finish = FinishReason::error, .error = &r.error}, &r});
 }

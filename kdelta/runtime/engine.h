@@ -36,6 +36,9 @@ class Engine {
   Engine(const Model& model, const EngineConfig& config, std::unique_ptr<Drafter> drafter = nullptr);
   ~Engine();
 
+  // The part `host` of the plan, without what depends on the model.
+  static int64_t host_bytes(const EngineConfig& config);
+
   const EngineConfig& config() const { return config_; }
   const MemoryPlan& memory() const { return plan_; }
   const EngineStats& stats() const { return stats_; }
@@ -55,6 +58,12 @@ class Engine {
   // memory of its own until it is admitted. Throws Error(invalid_argument) naming what does not fit: another model or
   // dtype, a shard, tokens that are computed already, more than the context holds.
   RequestId import_state(const StateImage& image);
+  // The longest beginning of `prompt` that a request could start behind now, as an image of that many tokens; of none
+  // when nothing is kept.
+  StateImage export_prefix(std::span<const int32_t> prompt);
+  // Keeps such an image for requests that begin with its tokens, who answer as if this engine had computed it. False
+  // when all snapshots or pages are in use. Throws Error(invalid_argument) naming what does not fit.
+  bool import_prefix(const StateImage& image);
 
   // One step. False when nothing is left to do. Events arrive during the call, in row order. A step that throws ends
   // its requests with FinishReason::error; the others go on.
@@ -76,6 +85,11 @@ class Engine {
  private:
   std::unique_ptr<Request> checked(std::vector<int32_t> prompt, const RequestOptions& options) const;
   RequestId enqueue(std::unique_ptr<Request> request);
+  void reserve_queue(size_t requests);
+  StateImage empty_image() const;
+  void add_parts(StateImage& image, std::span<const char> bytes) const;
+  std::vector<char> joined_parts(const StateImage& image) const;
+  void check_image(const StateImage& image) const;
   void draft();
   void plan();
   void withdraw_offers();
@@ -86,8 +100,12 @@ class Engine {
   bool save(Request& r);
   void start(Request& r, size_t candidate);
   void hand_out_memory();
+  std::string explain_rows() const;
+  template <class F>
+  void note(const F& text);
   void reserve_snapshots(Request& r, const PlanRow& row);
   void give_back(Request& r);
+  void drop_saved(Request& r);
   void run_step();
   void sample_rows();
   void commit();

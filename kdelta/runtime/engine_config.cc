@@ -5,6 +5,7 @@
 
 #include "kdelta/core/buffer.h"
 #include "kdelta/core/check.h"
+#include "kdelta/runtime/engine.h"
 
 namespace kdelta::runtime {
 namespace {
@@ -50,7 +51,22 @@ int64_t walk(const Model& model, const EngineConfig& c, bool decode, OpObserver*
   return arena.peak();
 }
 
+// Views and buffers of the state pools, and what has one size: a bound, not a count.
+int64_t object_bytes(const LayerStates& layers) {
+  constexpr int64_t kEngine = 16384, kPerState = 512;
+  int64_t states = 0;
+  for (const auto& layer : layers) states += std::ssize(layer);
+  return kEngine + kPerState * (states + std::ssize(layers));
+}
+
 }  // namespace
+
+int64_t request_bytes(const EngineConfig& c) {
+  const int64_t pages = pages_for(c.max_length, c.page_tokens),
+                snapshots = std::min(c.prefix_snapshots, c.max_length / prefix_config(c).unit + 1);
+  return static_cast<int64_t>(sizeof(Request)) + 4 * (c.max_length + pages + 1 + c.drafts) +
+         snapshots * static_cast<int64_t>(sizeof(PrefixCache::Written));
+}
 
 StateParams state_params(const EngineConfig& c) {
   return {.activation = c.activation, .recurrent = c.recurrent, .columns = 1 + c.drafts, .page_tokens = c.page_tokens};
@@ -131,6 +147,7 @@ MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t d
       Device{}, std::max(walk(model, config, false, nullptr, threads), walk(model, config, true, nullptr, threads)));
   p.logits = device_bytes(Device{}, capacity.logit_rows * model.config().vocab_size * 4);
   p.batch = device_bytes(Device{}, BatchBuilder::bytes(capacity));
+  p.host = Engine::host_bytes(config) + object_bytes(specs);
   p.drafter = drafter_bytes;
   p.saved = config.save_bytes;
   return p;

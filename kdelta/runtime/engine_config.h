@@ -29,12 +29,14 @@ struct EngineConfig {
   Options options;
 };
 
-// Bytes that an engine of this configuration takes beside the weights. Exact: the scratch part comes from walking a
-// full step.
+// Bytes that an engine of this configuration takes beside the weights. The large parts are exact: scratch comes from
+// walking a full step. `host` bounds the bookkeeping: lists of slots and pages, rows of a step, nodes of the prefix
+// cache, and max_sequences requests of full length (request_bytes()). Only requests that wait beyond that number,
+// states that are imported and log-probabilities that are asked for come on top, with whoever brings them.
 struct MemoryPlan {
-  int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0, drafter = 0, saved = 0;
+  int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0, host = 0, drafter = 0, saved = 0;
   int64_t slot_bytes = 0, page_bytes = 0;  // of one slot, one page, all layers
-  int64_t total() const { return slots + pages + scratch + logits + batch + drafter + saved; }
+  int64_t total() const { return slots + pages + scratch + logits + batch + host + drafter + saved; }
 };
 // The drafter's part is what it says of itself.
 MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t drafter_bytes = 0);
@@ -47,6 +49,8 @@ StateParams state_params(const EngineConfig& config);
 PoolSize pool_size(const EngineConfig& config);
 BatchCapacity batch_capacity(const EngineConfig& config);
 PrefixConfig prefix_config(const EngineConfig& config);
+// What a request of full length takes while it is in the engine, beside its state.
+int64_t request_bytes(const EngineConfig& config);
 // Throws Error(invalid_argument) naming the setting.
 void check_config(const EngineConfig& config);
 

@@ -25,22 +25,14 @@ std::vector<StatePart> empty_parts(const LayerStates& layers, int64_t columns, i
 
 }  // namespace
 
-StateImage Engine::export_state(RequestId id) {
-  const auto found = std::find_if(requests_.begin(), requests_.end(), [&](const auto& r) { return r->id == id; });
-  if (found == requests_.end() || (*found)->finish != FinishReason::none)
-    fail(ErrorCode::invalid_argument, "request: ", id, " is not live");
-  Request& r = **found;
-  StateImage image{.model = config_.model_id, .prompt = r.prompt, .output = r.output, .options = r.options};
-  std::vector<char> bytes = r.saved;
-  if (!r.slots.empty() && r.computed > 0) {
-    // Settling in place changes where the state begins, not what it is.
-    pool_->settle(r.slots, r.accepted);
-    r.accepted = 1;
-    bytes.resize(static_cast<size_t>(pool_->saved_bytes(r.computed)));
-    pool_->save(r.slots[0], r.pages, r.computed, bytes);
-  }
-  image.computed = bytes.empty() ? 0 : r.computed;  // nothing is kept of one that waits
-  if (image.computed == 0) return image;
+StateImage Engine::empty_image() const {
+  StateImage image;
+  image.model = config_.model_id;
+  image.grid = config_.prefill_grid;
+  return image;
+}
+
+void Engine::add_parts(StateImage& image, std::span<const char> bytes) const {
   image.parts = empty_parts(model_.states(state_params(config_)), 1 + config_.drafts, image.computed);
   const char* at = bytes.data();
   for (StatePart& p : image.parts) {
@@ -48,13 +40,68 @@ StateImage Engine::export_state(RequestId id) {
     at += p.spec.bytes();
   }
   KDELTA_CHECK(at == bytes.data() + bytes.size());
+}
+
+StateImage Engine::export_state(RequestId id) {
+  const auto found = std::find_if(requests_.begin(), requests_.end(), [&](const auto& r) { return r->id == id; });
+  if (found == requests_.end() || (*found)->finish != FinishReason::none)
+    fail(ErrorCode::invalid_argument, "request: ", id, " is not live");
+  Request& r = **found;
+  StateImage image = empty_image();
+  image.prompt = r.prompt;
+  image.output = r.output;
+  image.options = r.options;
+  std::vector<char> bytes = r.saved;
+  if (!r.slots.empty() && r.computed > 0) {
+    bytes.resize(static_cast<size_t>(pool_->saved_bytes(r.computed)));
+    // Settling in place changes where the state begins, not what it is.
+    pool_->settle(r.slots, r.accepted);
+    r.accepted = 1;
+    pool_->save(r.slots[0], r.pages, r.computed, bytes);
+  }
+  image.computed = bytes.empty() ? 0 : r.computed;  // nothing is kept of one that waits
+  if (image.computed > 0) add_parts(image, bytes);
   return image;
 }
 
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) {
+  fail(ErrorCode::invalid_argument, "state: ", what);
+}
+
+}  // namespace
+
+// Of this model, whole, and cut as this engine cuts.
+void Engine::check_image(const StateImage& image) const {
+  if (image.model != config_.model_id)
+    refuse(str("of another model, number ", image.model, ", this one is ", config_.model_id));
+  if (image.shards != 1) refuse(str("shard ", image.shard, " of ", image.shards, ", expected the whole"));
+  if (image.grid != config_.prefill_grid)
+    refuse(str("its prompt is cut at multiples of ", image.grid, ", this engine's prefill_grid is ",
+               config_.prefill_grid));
+}
+
+// The parts as the pool loads them, each checked against what this engine keeps.
+std::vector<char> Engine::joined_parts(const StateImage& image) const {
+  std::vector<char> bytes;
+  const auto parts = empty_parts(model_.states(state_params(config_)), 1 + config_.drafts, image.computed);
+  if (parts.size() != image.parts.size()) refuse(str(image.parts.size(), " parts, this model has ", parts.size()));
+  bytes.reserve(static_cast<size_t>(pool_->saved_bytes(image.computed)));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const StatePart &want = parts[i], &got = image.parts[i];
+    if (got.layer != want.layer || got.spec.name != want.spec.name || got.spec.dtype != want.spec.dtype ||
+        !(got.spec.shape == want.spec.shape) || static_cast<int64_t>(got.data.size()) != want.spec.bytes())
+      refuse(str(got.spec.name, " of layer ", got.layer, ": ", dtype_name(got.spec.dtype), " ",
+                 to_string(got.spec.shape), ", expected ", want.spec.name, " of layer ", want.layer, ": ",
+                 dtype_name(want.spec.dtype), " ", to_string(want.spec.shape)));
+    bytes.insert(bytes.end(), got.data.begin(), got.data.end());
+  }
+  return bytes;
+}
+
 RequestId Engine::import_state(const StateImage& given) {
-  const auto refuse = [](const std::string& what) { fail(ErrorCode::invalid_argument, "state: ", what); };
-  if (given.model != config_.model_id) refuse("of another model");
-  if (given.shards != 1) refuse(str("shard ", given.shard, " of ", given.shards, ", expected the whole"));
+  check_image(given);
   const StateImage image = with_layout(given, WindowLayout::token_major);
   auto r = checked(image.prompt, image.options);
   const int64_t vocab = model_.config().vocab_size;
@@ -67,21 +114,60 @@ RequestId Engine::import_state(const StateImage& given) {
     refuse(str(image.computed, " tokens computed of ", r->known(), ", expected one left at least"));
   r->computed = image.computed;
   if (image.computed > 0) {
-    const auto parts = empty_parts(model_.states(state_params(config_)), 1 + config_.drafts, image.computed);
-    if (parts.size() != image.parts.size()) refuse(str(image.parts.size(), " parts, this model has ", parts.size()));
-    r->saved.reserve(static_cast<size_t>(pool_->saved_bytes(image.computed)));
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const StatePart &want = parts[i], &got = image.parts[i];
-      if (got.layer != want.layer || got.spec.name != want.spec.name || got.spec.dtype != want.spec.dtype ||
-          !(got.spec.shape == want.spec.shape) || static_cast<int64_t>(got.data.size()) != want.spec.bytes())
-        refuse(str(got.spec.name, " of layer ", got.layer, ": ", dtype_name(got.spec.dtype), " ",
-                   to_string(got.spec.shape), ", expected ", want.spec.name, " of layer ", want.layer, ": ",
-                   dtype_name(want.spec.dtype), " ", to_string(want.spec.shape)));
-      r->saved.insert(r->saved.end(), got.data.begin(), got.data.end());
-    }
-    saved_bytes_ += static_cast<int64_t>(r->saved.size());
+    r->saved = joined_parts(image);
+    r->reuse.limit = ReuseLimit::own_state;
   }
-  return enqueue(std::move(r));
+  const auto kept = static_cast<int64_t>(r->saved.size());
+  const RequestId id = enqueue(std::move(r));
+  saved_bytes_ += kept;
+  return id;
+}
+
+StateImage Engine::export_prefix(std::span<const int32_t> prompt) {
+  StateImage image = empty_image();
+  if (config_.prefix_snapshots == 0) return image;
+  const PrefixCache::Hit hit = prefixes_->find(prompt);
+  image.computed = hit.reuse.tokens;
+  if (image.computed == 0) return image;
+  image.prompt.assign(prompt.begin(), prompt.begin() + image.computed);
+  std::vector<char> bytes(static_cast<size_t>(pool_->saved_bytes(image.computed)));
+  std::vector<int32_t> pages;
+  pages.reserve(static_cast<size_t>(capacity_.pages));
+  prefixes_->share(hit, pages);
+  pool_->save(prefixes_->slot_of(hit), pages, image.computed, bytes);
+  pool_->drop_pages(pages);
+  add_parts(image, bytes);
+  return image;
+}
+
+bool Engine::import_prefix(const StateImage& given) {
+  check_image(given);
+  if (config_.prefix_snapshots == 0) refuse("a prefix, and prefix_snapshots is 0");
+  const StateImage image = with_layout(given, WindowLayout::token_major);
+  const int64_t unit = prefixes_->config().unit, tokens = image.computed;
+  if (tokens <= 0 || tokens % unit != 0 || tokens != std::ssize(image.prompt) || !image.output.empty())
+    refuse(str(tokens, " tokens computed of ", std::ssize(image.prompt), " and ", image.output.size(),
+               " of output, expected a prompt alone, all of it computed, a multiple of ", unit));
+  (void)checked(image.prompt, {});  // its ids, and room for a token behind it
+  const std::vector<char> bytes = joined_parts(image);
+  std::vector<int32_t> pages;
+  const int64_t need = pages_for(tokens, config_.page_tokens);
+  pages.reserve(static_cast<size_t>(need));
+  // Making room evicts prefixes; should that not do, those that went would have been the next to go.
+  const int32_t slot = prefixes_->reserve();
+  if (slot < 0) return false;
+  const PrefixCache::Written written{.tokens = tokens, .slot = slot};
+  while (std::ssize(pages) < need && (pool_->free_pages() > 0 || prefixes_->evict_page()))
+    pages.push_back(pool_->take_page());
+  const bool fits = std::ssize(pages) == need;
+  if (fits) {
+    pool_->load(bytes, tokens, slot, pages);
+    prefixes_->publish(image.prompt, pages, {&written, 1});
+  } else {
+    prefixes_->discard({&written, 1});
+  }
+  pool_->drop_pages(pages);
+  return fits;
 }
 
 }  // namespace kdelta::runtime

@@ -13,10 +13,32 @@ bool Engine::step(const std::function<void(const TokenEvent&)>& on_event) {
   draft();
   plan();
   hand_out_memory();
-  if (explain_) explanation_ = explain_plan(scheduler_, candidates_, step_plan_);
+  explanation_.clear();
+  note([this] { return explain_rows(); });
   if (!rows_.empty()) run_step();
   deliver(on_event);
   return true;
+}
+
+// For people: a step does not fail for want of an explanation.
+template <class F>
+void Engine::note(const F& text) {
+  if (!explain_) return;
+  try {
+    explanation_ += text();
+  } catch (const std::bad_alloc&) {
+    explanation_.clear();
+  }
+}
+
+std::string Engine::explain_rows() const {
+  std::string out = explain_plan(scheduler_, candidates_, step_plan_);
+  for (const int i : step_plan_.admitted) {
+    const Reuse& reuse = live_[static_cast<size_t>(i)]->reuse;
+    out += str("  request ", i, ": starts behind ", reuse.tokens, " tokens of earlier prompts; ",
+               to_string(reuse.limit), "\n");
+  }
+  return out;
 }
 
 void Engine::plan() {
@@ -85,7 +107,7 @@ void Engine::gather_candidates(int64_t offers) {
                 .computed = r->computed,
                 .running = !r->slots.empty(),
                 .drafts = r->drafts};
-    hits_.emplace_back();
+    hits_.push_back({.reuse = {.limit = ReuseLimit::withheld}});
     // Whoever waits uses up an offer, though a saved state needs none: only the first `offers` may start.
     const bool may_start = !c.running && offers-- > 0;
     if (may_start && r->saved.empty() && config_.prefix_snapshots > 0) offer_prefix(*r, c);
@@ -142,9 +164,11 @@ void Engine::start(Request& r, size_t candidate) {
   r.slots.push_back(pool_->take_slot());
   for (int64_t c = 1; c < capacity_.columns; ++c) r.slots.push_back(pool_->take_draft_slot());
   r.accepted = 1;
-  if (!r.saved.empty()) return;
-  if (config_.prefix_snapshots > 0) prefixes_->use(hits_[candidate], r.slots[0]);
-  r.reuse = hits_[candidate].reuse;
+  if (!r.saved.empty() || config_.prefix_snapshots == 0) return;
+  PrefixCache::Hit& hit = hits_[candidate];
+  if (hit.reuse.limit == ReuseLimit::withheld) hit = prefixes_->withhold(r.prompt);
+  prefixes_->use(hit, r.slots[0]);
+  r.reuse = hit.reuse;
   r.computed = r.reuse.tokens;
 }
 
@@ -164,8 +188,7 @@ void Engine::hand_out_memory() {
     }
     if (!r.saved.empty()) {
       pool_->load(r.saved, r.computed, r.slots[0], r.pages);
-      saved_bytes_ -= static_cast<int64_t>(r.saved.size());
-      r.saved = {};
+      drop_saved(r);
     }
     r.output.resize(r.output.size() - static_cast<size_t>(r.drafts - row.drafts));
     r.drafts = row.drafts;
@@ -199,10 +222,13 @@ void Engine::run_step() {
     const Bucket* bucket = choose_bucket(config_.buckets, rows_);
     const Batch& b = builder_->build(rows_, config_.all_logits, bucket);
     logit_rows_ = static_cast<int64_t>(builder_->logit_owner().size());
-    if (explain_) explanation_ += builder_->explain();
+    note([this] { return builder_->explain(); });
     model_.forward(exec_, b, pool_->views(), config_.activation,
                    logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size}));
     if (!config_.all_logits) sample_rows();
+  } catch (const std::bad_alloc&) {
+    for (const BatchRow& row : rows_) fail_request(*row.request, kNoMemory);
+    return;
   } catch (const std::exception& e) {
     for (const BatchRow& row : rows_) fail_request(*row.request, e.what());
     return;

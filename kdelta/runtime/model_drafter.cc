@@ -36,9 +36,18 @@ class ModelDrafter final : public Drafter {
     row_queries_.reserve(n);
     sample_rows_.reserve(n);
     results_.resize(n);
+    again_.reserve(n);
   }
 
-  int64_t bytes() const override { return plan_.total(); }
+  // The plan's, less the prefix cache that is not used here, and what is kept per target request.
+  static int64_t bytes(const MemoryPlan& plan, const EngineConfig& c) {
+    const auto size = [](auto... types) { return static_cast<int64_t>((sizeof(types) + ...)); };
+    constexpr int64_t kMapNode = 64;
+    const int64_t track = size(Track{}) + kMapNode + request_bytes(c) + 4 * (kMostDrafts + 2);
+    return plan.total() - PrefixCache::bytes(prefix_config(c), pool_size(c).pages) +
+           c.max_sequences * (track + size(BatchRow{}, SampleRow{}, SampleResult{}, 0) + 16);
+  }
+  int64_t bytes() const override { return bytes(plan_, config_); }
 
   void attach(const Exec& ex) override {
     exec_ = ex;
@@ -78,10 +87,12 @@ class ModelDrafter final : public Drafter {
     Track& t = it->second;
     if (fresh) {
       t.request.id = target.id;
-      t.request.slots = {pool_.take_slot()};
-      t.slots = {pool_.take_slot()};
+      t.request.slots.reserve(1);
+      t.slots.reserve(1);
       t.request.prompt.reserve(static_cast<size_t>(config_.max_length + kMostDrafts));
       t.request.pages.reserve(static_cast<size_t>(pages_for(config_.max_length, config_.page_tokens)));
+      t.request.slots.push_back(pool_.take_slot());
+      t.slots.push_back(pool_.take_slot());
     }
     for (int64_t i = t.request.known(); i < target.known(); ++i) t.request.prompt.push_back(target.token(i));
     return t;
@@ -181,6 +192,11 @@ class ModelDrafter final : public Drafter {
 };
 
 }  // namespace
+
+int64_t plan_model_drafter(const Model& model, const DraftModelConfig& config) {
+  const EngineConfig c = engine_config(config);
+  return ModelDrafter::bytes(plan_memory(model, c), c);
+}
 
 std::unique_ptr<Drafter> make_model_drafter(const Model& model, const DraftModelConfig& config,
                                             int64_t target_vocabulary) {

@@ -1,6 +1,7 @@
 #include "kdelta/runtime/prefix_cache.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "kdelta/core/check.h"
 
@@ -26,8 +27,14 @@ const char* to_string(ReuseLimit limit) {
   switch (limit) {
     case ReuseLimit::none:
       return "everything but the prompt's end was reused";
+    case ReuseLimit::waiting:
+      return "the request has not started";
     case ReuseLimit::off:
       return "the engine keeps no prefixes";
+    case ReuseLimit::own_state:
+      return "the request came with a state of its own";
+    case ReuseLimit::withheld:
+      return "pages were so scarce that the request started without a prefix";
     case ReuseLimit::too_short:
       return "the prompt is no longer than one unit of reuse";
     case ReuseLimit::unknown:
@@ -42,14 +49,28 @@ const char* to_string(ReuseLimit limit) {
 
 PrefixCache::PrefixCache(StatePool& pool, const PrefixConfig& config) : pool_(pool), config_(config) {
   KDELTA_CHECK(config.unit >= 1 && config.unit % config.page_tokens == 0 && config.interval >= 1);
+  if (config.snapshots == 0) return;
+  const auto n = static_cast<size_t>(pool.size().pages + 1);
+  nodes_.resize(n);
+  tokens_.resize(n * static_cast<size_t>(config.page_tokens));
+  buckets_.assign(std::bit_ceil(n), -1);
+  with_snapshot_.reserve(static_cast<size_t>(config.snapshots));
+}
+
+int64_t PrefixCache::bytes(const PrefixConfig& config, int64_t pages) {
+  if (config.snapshots == 0) return 0;
+  const auto n = static_cast<uint64_t>(pages + 1);
+  return static_cast<int64_t>(n * sizeof(Node) + std::bit_ceil(n) * 4) + (pages + 1) * config.page_tokens * 4 +
+         config.snapshots * 4;
 }
 
 int PrefixCache::child(uint64_t key, int parent, std::span<const int32_t> tokens) const {
-  const auto it = by_key_.find(key);
-  if (it == by_key_.end()) return -1;
-  const Node& n = nodes_[static_cast<size_t>(it->second)];
-  return n.parent == parent && std::equal(tokens.begin(), tokens.end(), n.tokens.begin(), n.tokens.end()) ? it->second
-                                                                                                          : -1;
+  if (buckets_.empty()) return -1;
+  for (int n = buckets_[bucket_of(key)]; n >= 0; n = at(n).next)
+    if (at(n).key == key && at(n).parent == parent &&
+        std::equal(tokens.begin(), tokens.end(), tokens_.begin() + n * config_.page_tokens))
+      return n;
+  return -1;
 }
 
 PrefixCache::Hit PrefixCache::find(std::span<const int32_t> prompt) const {
@@ -58,13 +79,13 @@ PrefixCache::Hit PrefixCache::find(std::span<const int32_t> prompt) const {
   const int64_t most = static_cast<int64_t>(prompt.size()) - 1;  // one token has to be computed for its logits
   uint64_t key = 0;
   int node = -1;
-  for (size_t at = 0; at + P <= prompt.size(); at += P) {
-    key = chain(key, prompt.subspan(at, P));
-    node = child(key, node, prompt.subspan(at, P));
+  for (size_t from = 0; from + P <= prompt.size(); from += P) {
+    key = chain(key, prompt.subspan(from, P));
+    node = child(key, node, prompt.subspan(from, P));
     if (node < 0) break;
-    const auto tokens = static_cast<int64_t>(at + P);
+    const auto tokens = static_cast<int64_t>(from + P);
     if (tokens <= most) hit.reuse.matched = tokens;
-    if (tokens > most || nodes_[static_cast<size_t>(node)].slot < 0) continue;
+    if (tokens > most || at(node).slot < 0) continue;
     hit.node = node;
     hit.reuse.tokens = tokens;
   }
@@ -78,17 +99,24 @@ PrefixCache::Hit PrefixCache::find(std::span<const int32_t> prompt) const {
   return hit;
 }
 
+PrefixCache::Hit PrefixCache::withhold(std::span<const int32_t> prompt) const {
+  Hit hit = find(prompt);
+  if (hit.node >= 0) hit.reuse.limit = ReuseLimit::withheld;
+  hit.reuse.tokens = 0;
+  hit.node = -1;
+  return hit;
+}
+
 void PrefixCache::share(const Hit& hit, std::vector<int32_t>& pages) const {
   KDELTA_CHECK(pages.empty());
-  for (int n = hit.node; n >= 0; n = nodes_[static_cast<size_t>(n)].parent)
-    pages.push_back(nodes_[static_cast<size_t>(n)].page);
+  for (int n = hit.node; n >= 0; n = at(n).parent) pages.push_back(n);
   std::reverse(pages.begin(), pages.end());
   for (const int32_t p : pages) pool_.share_page(p);
 }
 
 void PrefixCache::touch(int node) {
   ++clock_;
-  for (; node >= 0; node = nodes_[static_cast<size_t>(node)].parent) nodes_[static_cast<size_t>(node)].used = clock_;
+  for (; node >= 0; node = at(node).parent) at(node).used = clock_;
 }
 
 void PrefixCache::use(const Hit& hit, int32_t slot) {
@@ -98,27 +126,28 @@ void PrefixCache::use(const Hit& hit, int32_t slot) {
   ++stats_.hits;
   stats_.hit_tokens += hit.reuse.tokens;
   touch(hit.node);
-  pool_.copy_slot(nodes_[static_cast<size_t>(hit.node)].slot, slot);
+  pool_.copy_slot(at(hit.node).slot, slot);
+}
+
+// Of those used at the same time, the one that saves least.
+bool PrefixCache::older(int a, int b) const {
+  return std::pair(at(a).used, at(a).depth) < std::pair(at(b).used, at(b).depth);
 }
 
 template <class F>
-int PrefixCache::oldest(const F& eligible) const {
+int PrefixCache::oldest_leaf(const F& eligible) const {
   int best = -1;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const Node& n = nodes_[i];
-    if (!n.live || !eligible(n)) continue;
-    // Of snapshots used at the same time the one that saves least goes first.
-    const auto rank = [](const Node& x) { return std::pair(x.used, x.depth); };
-    if (best < 0 || rank(n) < rank(nodes_[static_cast<size_t>(best)])) best = static_cast<int>(i);
-  }
+  for (int n = 0; n < end_; ++n)
+    if (at(n).live && at(n).children == 0 && eligible(n) && (best < 0 || older(n, best))) best = n;
   return best;
 }
 
 void PrefixCache::drop_snapshot(int node) {
-  Node& n = nodes_[static_cast<size_t>(node)];
+  Node& n = at(node);
   if (n.slot < 0) return;
   pool_.give_back_slot(n.slot);
   n.slot = -1;
+  std::erase(with_snapshot_, node);
   --slots_;
   ++stats_.evicted;
 }
@@ -126,27 +155,30 @@ void PrefixCache::drop_snapshot(int node) {
 // A leaf without a snapshot serves nobody.
 void PrefixCache::prune(int node) {
   while (node >= 0) {
-    Node& n = nodes_[static_cast<size_t>(node)];
-    if (n.children > 0 || n.slot >= 0) return;
-    by_key_.erase(n.key);
-    pool_.drop_page(n.page);
-    const int parent = n.parent;
-    n = Node{};
-    free_nodes_.push_back(node);
-    if (parent >= 0) --nodes_[static_cast<size_t>(parent)].children;
+    if (at(node).children > 0 || at(node).slot >= 0) return;
+    int32_t* link = &buckets_[bucket_of(at(node).key)];
+    while (*link != node) link = &at(*link).next;
+    *link = at(node).next;
+    const int parent = at(node).parent;
+    at(node) = Node{};
+    pool_.set_cached(node, false);
+    pool_.drop_page(node);
+    if (parent >= 0) --at(parent).children;
     node = parent;
   }
 }
 
 int32_t PrefixCache::reserve() {
   if (slots_ >= config_.snapshots) {
-    const int victim = oldest([](const Node& n) { return n.slot >= 0; });
-    if (victim < 0) {
+    const auto victim =
+        std::min_element(with_snapshot_.begin(), with_snapshot_.end(), [this](int a, int b) { return older(a, b); });
+    if (victim == with_snapshot_.end()) {
       ++stats_.skipped;
       return -1;
     }
-    drop_snapshot(victim);
-    prune(victim);
+    const int node = *victim;
+    drop_snapshot(node);
+    prune(node);
   }
   ++slots_;
   return pool_.take_slot();
@@ -163,26 +195,18 @@ void PrefixCache::boundaries(int64_t prompt, int64_t matched, int64_t from, int6
     if (b == last || b == matched || b % step == 0) out->push_back(b);
 }
 
-int PrefixCache::add(uint64_t key, int parent, std::span<const int32_t> tokens, int32_t page) {
-  if (by_key_.contains(key)) return -1;  // another chain of the same hash
-  int index = static_cast<int>(nodes_.size());
-  if (free_nodes_.empty()) {
-    nodes_.emplace_back();
-  } else {
-    index = free_nodes_.back();
-    free_nodes_.pop_back();
-  }
-  const int64_t depth = parent < 0 ? 1 : nodes_[static_cast<size_t>(parent)].depth + 1;
-  nodes_[static_cast<size_t>(index)] = {.key = key,
-                                        .parent = parent,
-                                        .depth = depth,
-                                        .page = page,
-                                        .tokens = {tokens.begin(), tokens.end()},
-                                        .live = true};
-  if (parent >= 0) ++nodes_[static_cast<size_t>(parent)].children;
-  by_key_.emplace(key, index);
+// The number of a node is that of its page.
+void PrefixCache::add(uint64_t key, int parent, std::span<const int32_t> tokens, int32_t page) {
+  KDELTA_CHECK(!at(page).live, "page ", page, " is a prefix already");
+  int32_t& first = buckets_[bucket_of(key)];
+  at(page) = {
+      .key = key, .parent = parent, .next = first, .depth = parent < 0 ? 1 : at(parent).depth + 1, .live = true};
+  first = page;
+  std::copy(tokens.begin(), tokens.end(), tokens_of(page));
+  end_ = std::max(end_, page + 1);
+  if (parent >= 0) ++at(parent).children;
   pool_.share_page(page);
-  return index;
+  pool_.set_cached(page, true);
 }
 
 void PrefixCache::publish(std::span<const int32_t> prompt, std::span<const int32_t> pages,
@@ -194,14 +218,13 @@ void PrefixCache::publish(std::span<const int32_t> prompt, std::span<const int32
   for (size_t i = 0; next < snapshots.size() && (i + 1) * P <= prompt.size(); ++i) {
     const auto tokens = prompt.subspan(i * P, P);
     key = chain(key, tokens);
-    int found = child(key, node, tokens);
-    if (found < 0) found = add(key, node, tokens, pages[i]);
-    if (found < 0) break;
-    node = found;
+    const int parent = node;
+    node = child(key, parent, tokens);
+    if (node < 0) add(key, parent, tokens, node = pages[i]);
     if (snapshots[next].tokens != static_cast<int64_t>((i + 1) * P)) continue;
-    Node& n = nodes_[static_cast<size_t>(node)];
-    if (n.slot < 0) {
-      n.slot = snapshots[next].slot;
+    if (at(node).slot < 0) {
+      at(node).slot = snapshots[next].slot;
+      with_snapshot_.push_back(node);
       ++stats_.published;
       last = node;
     } else {
@@ -222,18 +245,15 @@ void PrefixCache::discard(std::span<const Written> snapshots) {
 }
 
 int64_t PrefixCache::evictable_pages() const {
-  int64_t count = 0;
-  for (const Node& n : nodes_)
-    if (n.live && pool_.page_owners(n.page) == 1) ++count;
-  return count;
+  return pool_.cached_pages();
 }
 
 bool PrefixCache::evict_page() {
   const int64_t before = pool_.free_pages();
   while (pool_.free_pages() == before) {
     // Leaves that free something first; a leaf that a running request owns too may still hide others.
-    int leaf = oldest([&](const Node& n) { return n.children == 0 && pool_.page_owners(n.page) == 1; });
-    if (leaf < 0 && evictable_pages() > 0) leaf = oldest([](const Node& n) { return n.children == 0; });
+    int leaf = oldest_leaf([this](int n) { return pool_.page_owners(n) == 1; });
+    if (leaf < 0 && evictable_pages() > 0) leaf = oldest_leaf([](int) { return true; });
     if (leaf < 0) return false;
     drop_snapshot(leaf);
     prune(leaf);
@@ -243,7 +263,7 @@ bool PrefixCache::evict_page() {
 
 void PrefixCache::clear() {
   for (;;) {
-    const int leaf = oldest([](const Node& n) { return n.children == 0; });
+    const int leaf = oldest_leaf([](int) { return true; });
     if (leaf < 0) return;
     drop_snapshot(leaf);
     prune(leaf);

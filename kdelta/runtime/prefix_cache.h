@@ -6,13 +6,13 @@
 //
 // Pages are shared by counting owners; prompts meet pages only in whole, so nobody writes a shared page. A snapshot is
 // copied into the request's own slot before its first step (copy on write, at the moment of the first write). Least
-// recently used goes first. One thread; deterministic.
+// recently used goes first. One thread; deterministic. All memory is taken at the start (bytes()): a page of the pool
+// belongs to one node at most, so nodes are numbered as the pages are, and nothing that happens later can fail.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "kdelta/runtime/state_pool.h"
@@ -29,7 +29,10 @@ struct PrefixConfig {
 // Why a request got no more of its prompt from the cache.
 enum class ReuseLimit : uint8_t {
   none,         // everything but the prompt's end was reused
+  waiting,      // it has not started
   off,          // the engine keeps no prefixes
+  own_state,    // it came with a state of its own
+  withheld,     // pages were so scarce that it started without asking
   too_short,    // the prompt is no longer than one unit
   unknown,      // nothing is known of its beginning
   difference,   // the prompt differs behind what was reused
@@ -40,7 +43,7 @@ const char* to_string(ReuseLimit limit);
 struct Reuse {
   int64_t tokens = 0;   // taken from the cache
   int64_t matched = 0;  // tokens whose pages are known: a snapshot there would have been used
-  ReuseLimit limit = ReuseLimit::off;
+  ReuseLimit limit = ReuseLimit::waiting;
 };
 
 struct PrefixStats {
@@ -51,6 +54,8 @@ struct PrefixStats {
 class PrefixCache {
  public:
   PrefixCache(StatePool& pool, const PrefixConfig& config);
+  // Of its own, beside the pool's pages and slots; 0 when no snapshots may exist.
+  static int64_t bytes(const PrefixConfig& config, int64_t pages);
 
   const PrefixConfig& config() const { return config_; }
   const PrefixStats& stats() const { return stats_; }
@@ -61,8 +66,11 @@ class PrefixCache {
     int node = -1;
   };
   Hit find(std::span<const int32_t> prompt) const;
+  // For one that starts without its prefix: no hit, and what it loses by that.
+  Hit withhold(std::span<const int32_t> prompt) const;
   // Makes the request an owner of the hit's pages: appended to `pages`, which is empty.
   void share(const Hit& hit, std::vector<int32_t>& pages) const;
+  int32_t slot_of(const Hit& hit) const { return at(hit.node).slot; }
   // The hit is used: counts it, marks it as used now, and copies its snapshot to the request's slot.
   void use(const Hit& hit, int32_t slot);
 
@@ -91,28 +99,33 @@ class PrefixCache {
 
  private:
   struct Node {
-    uint64_t key = 0;
-    int parent = -1, children = 0;
-    int64_t depth = 0;  // pages up to its end
-    int32_t page = 0, slot = -1;
-    uint64_t used = 0;
-    std::vector<int32_t> tokens;
+    uint64_t key = 0, used = 0;
+    int32_t parent = -1, next = -1;   // next: in the same bucket
+    int32_t children = 0, depth = 0;  // depth: pages up to its end
+    int32_t slot = -1;
     bool live = false;
   };
+  Node& at(int node) { return nodes_[static_cast<size_t>(node)]; }
+  const Node& at(int node) const { return nodes_[static_cast<size_t>(node)]; }
+  size_t bucket_of(uint64_t key) const { return static_cast<size_t>(key) & (buckets_.size() - 1); }
+  int32_t* tokens_of(int node) { return &tokens_[static_cast<size_t>(node * config_.page_tokens)]; }
   int child(uint64_t key, int parent, std::span<const int32_t> tokens) const;
-  int add(uint64_t key, int parent, std::span<const int32_t> tokens, int32_t page);
+  void add(uint64_t key, int parent, std::span<const int32_t> tokens, int32_t page);
   void touch(int node);
   void drop_snapshot(int node);
   void prune(int node);
+  bool older(int a, int b) const;
   template <class F>
-  int oldest(const F& eligible) const;
+  int oldest_leaf(const F& eligible) const;
 
   StatePool& pool_;
   PrefixConfig config_;
   PrefixStats stats_;
-  std::vector<Node> nodes_;
-  std::vector<int> free_nodes_;
-  std::unordered_map<uint64_t, int> by_key_;
+  std::vector<Node> nodes_;       // by page
+  std::vector<int32_t> tokens_;   // page_tokens of each node
+  std::vector<int32_t> buckets_;  // first node of each, -1: none; a power of two of them
+  std::vector<int> with_snapshot_;
+  int end_ = 0;        // behind the highest node that was ever live
   int64_t slots_ = 0;  // reserved and published
   uint64_t clock_ = 0;
 };

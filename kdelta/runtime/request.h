@@ -21,6 +21,7 @@ enum class FinishReason : uint8_t {
   error,  // no usable logit, or a step failed; `error` says what
 };
 const char* to_string(FinishReason reason);
+inline constexpr char kNoMemory[] = "out of memory";  // the error of a request whose step could not allocate
 
 struct RequestOptions {
   SamplingParams sampling;

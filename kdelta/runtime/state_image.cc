@@ -53,8 +53,8 @@ void transpose(StatePart& p, WindowLayout to) {
 }
 
 bool same_request(const StateImage& a, const StateImage& b) {
-  return a.model == b.model && a.shards == b.shards && a.prompt == b.prompt && a.output == b.output &&
-         a.computed == b.computed && a.parts.size() == b.parts.size();
+  return a.model == b.model && a.shards == b.shards && a.grid == b.grid && a.prompt == b.prompt &&
+         a.output == b.output && a.computed == b.computed && a.parts.size() == b.parts.size();
 }
 
 }  // namespace

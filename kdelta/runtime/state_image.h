@@ -3,6 +3,8 @@
 // goes on with one decode row, nothing is computed twice. Also the form in which prefill is separated from decode: a
 // state can be cut into shards of heads and joined again for another number of them. Its form as bytes is
 // api/state_file.h.
+//
+// An image of nothing but computed prompt tokens is a prefix: no request, but what later ones may start behind.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +30,7 @@ struct StatePart {
 struct StateImage {
   uint64_t model = 0;  // EngineConfig::model_id of the engine that wrote it
   int shard = 0, shards = 1;
+  int64_t grid = 64;  // the prompt was and is cut at multiples of this
   std::vector<int32_t> prompt, output;
   int64_t computed = 0;
   RequestOptions options;

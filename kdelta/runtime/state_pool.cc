@@ -19,6 +19,7 @@ Shape pooled(int64_t count, const Shape& one) {
 // Highest first, so that take() hands out the lowest number.
 std::vector<int32_t> numbers(int64_t first, int64_t last) {
   std::vector<int32_t> all;
+  all.reserve(static_cast<size_t>(std::max<int64_t>(0, last - first + 1)));
   for (int64_t i = last; i >= first; --i) all.push_back(static_cast<int32_t>(i));
   return all;
 }
@@ -37,7 +38,8 @@ StatePool::StatePool(Device device, const LayerStates& layers, const PoolSize& s
       free_slots_(numbers(1, size.slots)),
       free_draft_slots_(numbers(size.slots + 1, size.slots + size.draft_slots)),
       free_pages_(numbers(1, size.pages)),
-      owners_(static_cast<size_t>(size.pages + 1)) {
+      owners_(static_cast<size_t>(size.pages + 1)),
+      cached_(static_cast<size_t>(size.pages + 1)) {
   for (const auto& layer : layers) {
     std::vector<AnyView> row;
     for (const StateSpec& s : layer) {
@@ -77,13 +79,24 @@ void StatePool::give_back_slots(std::vector<int32_t>& slots) {
 void StatePool::share_page(int32_t page) {
   int& owners = owners_[static_cast<size_t>(page)];
   KDELTA_CHECK(owners > 0, "page ", page, " belongs to nobody");
-  ++owners;
+  if (++owners == 2) cached_pages_ -= cached_[static_cast<size_t>(page)];
 }
 
 void StatePool::drop_page(int32_t page) {
   int& owners = owners_[static_cast<size_t>(page)];
   KDELTA_CHECK(owners > 0, "page ", page, " belongs to nobody");
-  if (--owners == 0) free_pages_.push_back(page);
+  if (--owners == 1) cached_pages_ += cached_[static_cast<size_t>(page)];
+  if (owners == 0) free_pages_.push_back(page);
+}
+
+void StatePool::set_cached(int32_t page, bool cached) {
+  KDELTA_CHECK(page_owners(page) > 0 && (cached_[static_cast<size_t>(page)] != 0) != cached, "page ", page);
+  cached_[static_cast<size_t>(page)] = cached ? 1 : 0;
+  if (page_owners(page) == 1) cached_pages_ += cached ? 1 : -1;
+}
+
+int64_t StatePool::list_bytes(const PoolSize& size) {
+  return 4 * (size.slots + size.draft_slots) + 9 * (size.pages + 1);
 }
 
 void StatePool::drop_pages(std::vector<int32_t>& pages) {

@@ -36,6 +36,12 @@ class StatePool {
   void drop_page(int32_t page);
   void drop_pages(std::vector<int32_t>& pages);  // clears the list
   int page_owners(int32_t page) const { return owners_[static_cast<size_t>(page)]; }
+  // Marks a page as one whose owner, when it is the only one, gives it back to whoever needs it; and how many such
+  // pages there are.
+  void set_cached(int32_t page, bool cached);
+  int64_t cached_pages() const { return cached_pages_; }
+  // The lists of what is free and who owns what.
+  static int64_t list_bytes(const PoolSize& size);
 
   // The state of a sequence whose last step kept `accepted` tokens, brought to where accepted = 1 reads it: in place,
   // or in another sequence's home slot (a fork, a snapshot). Moves within one slot may overlap.
@@ -72,7 +78,9 @@ class StatePool {
   std::vector<Part> parts_;
   std::vector<std::vector<AnyView>> views_;
   std::vector<int32_t> free_slots_, free_draft_slots_, free_pages_;
-  std::vector<int> owners_;  // by page
+  std::vector<int> owners_;      // by page
+  std::vector<uint8_t> cached_;  // by page
+  int64_t cached_pages_ = 0;     // that have one owner
 };
 
 }  // namespace kdelta::runtime

@@ -2,10 +2,12 @@
 // conversation and of separating prefill from decode.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -166,6 +168,32 @@ TEST_P(Handoff, AnotherProcessGoesOnFromAFile) {
   std::filesystem::remove(path + ".answer");
 }
 
+// The disk is full while one request is exported: its own answer and the others' stay what they are.
+TEST_P(Handoff, AnExportThatTheDiskDoesNotTakeCostsNobodyAnything) {
+  const std::string path = std::filesystem::temp_directory_path() / ("kdelta_full_" + std::to_string(getpid()));
+  Engine engine(model(), config(4));
+  Crowd crowd(engine);
+  std::map<RequestId, Answer> want;
+  for (uint64_t i = 0; i < 3; ++i) {
+    const auto ids = random_prompt(static_cast<int64_t>(60 + 40 * i), i);
+    want[crowd.submit(ids, sampled(i, 20))] = alone(model(), config(), ids, sampled(i, 20));
+  }
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  for (int step = 0; crowd.step(); ++step) {
+    const RequestId id = want.begin()->first;
+    if (engine.find(id) == nullptr || engine.find(id)->finish != runtime::FinishReason::none) continue;
+    setrlimit(RLIMIT_FSIZE, &small);
+    EXPECT_THROW(write_state(path, engine.export_state(id)), Error) << step;
+    setrlimit(RLIMIT_FSIZE, &before);
+    EXPECT_FALSE(std::filesystem::exists(path));
+  }
+  std::signal(SIGXFSZ, handler);
+  for (const auto& [id, answer] : want) EXPECT_TRUE(crowd[id] == answer) << "request " << id << crowd[id].error;
+}
+
 TEST_P(Handoff, WhatDoesNotFitIsRefusedByName) {
   Engine engine(model(), config());
   const auto refused = [&](auto change) {
@@ -179,7 +207,9 @@ TEST_P(Handoff, WhatDoesNotFitIsRefusedByName) {
     return std::string("accepted");
   };
   EXPECT_EQ(refused([](StateImage&) {}), "accepted");
-  EXPECT_EQ(refused([](StateImage& i) { i.model = 1; }), "state: of another model");
+  EXPECT_EQ(refused([](StateImage& i) { i.model = 1; }), "state: of another model, number 1, this one is 77");
+  EXPECT_EQ(refused([](StateImage& i) { i.grid = 1; }),
+            "state: its prompt is cut at multiples of 1, this engine's prefill_grid is 64");
   EXPECT_EQ(refused([](StateImage& i) { i = runtime::split_state(i, 2)[1]; }),
             "state: shard 1 of 2, expected the whole");
   EXPECT_THAT(refused([](StateImage& i) { i.parts.pop_back(); }), testing::HasSubstr("parts, this model has"));

@@ -110,6 +110,71 @@ TEST_P(Prefix, AReuseThatCannotHappenSaysWhy) {
   Engine engine(model(), config());
   EXPECT_EQ(ask(engine, random_prompt(64, 1)).limit, ReuseLimit::too_short);
   EXPECT_EQ(ask(engine, random_prompt(130, 2)).limit, ReuseLimit::unknown);
+  Crowd crowd(engine);
+  const RequestId waits = crowd.submit(random_prompt(130, 2), sampled(1, 4));
+  EXPECT_EQ(engine.find(waits)->reuse.limit, ReuseLimit::waiting);
+  crowd.step();
+  EXPECT_EQ(engine.find(waits)->reuse.limit, ReuseLimit::none);
+  const RequestId moved = engine.import_state(engine.export_state(waits));
+  EXPECT_EQ(engine.find(moved)->reuse.limit, ReuseLimit::own_state);
+  crowd.run();
+}
+
+// Three arrive at once, two of them behind prefixes. The first fits only when both prefixes may be evicted; then the
+// others start without theirs, and say that they were there.
+TEST_P(Prefix, APrefixThatIsWithheldForWantOfPagesSaysSo) {
+  EngineConfig c = config(8);
+  c.max_sequences = 3;
+  c.max_length = 704;
+  c.cache_tokens = 1280;
+  Engine engine(model(), c);
+  const Ids a = random_prompt(256, 1), b = random_prompt(512, 2);
+  ask(engine, joined(a, {1}));
+  ask(engine, joined(b, {1}));
+  ASSERT_EQ(engine.pool().free_pages(), 20 - 12);
+  Crowd crowd(engine);
+  const Ids first = random_prompt(640, 3), second = joined(a, random_prompt(4, 4)), third = joined(b, {7, 8});
+  std::map<RequestId, Answer> want;
+  for (const Ids& ids : {first, second, third})
+    want[crowd.submit(ids, sampled(1))] = alone(model(), c, ids, sampled(1));
+  engine.explain(true);
+  crowd.step();
+  EXPECT_THAT(engine.explanation(), testing::HasSubstr("request 1: starts behind 0 tokens of earlier prompts; pages "
+                                                       "were so scarce that the request started without a prefix"));
+  const RequestId id = std::next(want.begin())->first;
+  EXPECT_EQ(engine.find(id)->reuse.limit, ReuseLimit::withheld);
+  EXPECT_EQ(engine.find(id)->reuse.matched, 256);
+  EXPECT_EQ(engine.prefix_stats().lost_tokens, 256 + 512);
+  crowd.run();
+  for (const auto& [request, answer] : want) EXPECT_TRUE(crowd[request] == answer) << "request " << request;
+}
+
+// An image of a prefix, into an engine that never saw the prompt: what starts behind it has the bits of a cold run.
+TEST_P(Prefix, AnImportedPrefixServesAsIfItHadBeenComputedHere) {
+  Engine from(model(), config());
+  const Ids ids = random_prompt(401, 1), next = joined(ids, random_prompt(30, 2));
+  ask(from, ids);
+  const runtime::StateImage image = from.export_prefix(next);
+  EXPECT_EQ(image.computed, 384);
+  EngineConfig c = config(2);
+  c.drafts = 3;
+  Engine engine(model(), c);
+  engine.pool().poison_free();
+  EXPECT_TRUE(engine.import_prefix(runtime::join_state(runtime::split_state(image, 2))));
+  EXPECT_EQ(ask(engine, next).tokens, 384);
+  EXPECT_EQ(engine.stats().prefill_tokens, 431 - 384);
+  // All pages held by one that runs: no place, and nothing is lost by asking.
+  c.max_length = c.cache_tokens = 448;
+  Engine full(model(), c);
+  Crowd crowd(full);
+  const RequestId id = crowd.submit(random_prompt(400, 7), sampled(1, 40));
+  crowd.step();
+  EXPECT_FALSE(full.import_prefix(image));
+  crowd.run();
+  EXPECT_TRUE(crowd[id] == alone(model(), c, random_prompt(400, 7), sampled(1, 40)));
+  full.prefixes().clear();
+  EXPECT_EQ(full.pool().free_pages(), 7);
+  EXPECT_EQ(full.pool().free_slots(), 2 + 2);
 }
 
 // Several at once on the same prefix, while others come and go: nobody writes a page that two own.

@@ -56,6 +56,9 @@ struct ThreadPool::Impl {
       stop();  // the threads that did start must end before their object does
       fail(ErrorCode::out_of_memory, "threads: cannot start thread ", members.size() + 1, " of ", n - 1, ": ",
            e.what());
+    } catch (...) {
+      stop();
+      throw;
     }
   }
 
