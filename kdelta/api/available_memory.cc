@@ -66,15 +66,17 @@ int64_t available_memory(const std::string& proc, const std::string& cgroup) {
                   left_in(cgroup + "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"));
 }
 
-void check_memory(const Model& model, const runtime::EngineConfig& config, int64_t weights, int64_t available) {
+void check_memory(const Model& model, const runtime::EngineConfig& config, int64_t weights, int64_t available,
+                  int64_t drafter) {
   runtime::EngineConfig alone = config;
   alone.options.threads = 1;
-  const int64_t plan = runtime::plan_memory(model, alone).total();
+  const int64_t plan = runtime::plan_memory(model, alone, drafter).total();
   if (plan <= available && weights <= available - plan) return;
   // What is at its least already shrinks nothing.
   std::string larger = str("max_length ", config.max_length, ", token_budget ", config.token_budget);
   if (config.max_sequences > 1) larger += str(", max_sequences ", config.max_sequences);
   if (config.prefix_snapshots > 0) larger += str(", prefix_snapshots ", config.prefix_snapshots);
+  if (config.drafts > 0) larger += str(", drafts ", config.drafts);
   fail(ErrorCode::out_of_memory, "memory: ", weights > 0 ? gigabytes(weights) + " of random weights and " : "",
        gigabytes(plan), " of state and scratch are needed, ", gigabytes(available),
        " are available; what shrinks the plan: ", larger);

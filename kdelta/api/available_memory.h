@@ -15,7 +15,9 @@ int64_t available_memory(const std::string& proc = "/proc", const std::string& c
 
 // Throws Error(out_of_memory) with the numbers and the options that shrink the plan when `weights`, bytes still to be
 // allocated, and the plan exceed `available`. Mapped weights do not count: their pages come and go with the page cache.
+// `drafter`: what the drafter says it takes.
 // The plan is that of one thread, a lower bound: the engine makes the exact one, and a team for it, itself.
-void check_memory(const Model& model, const runtime::EngineConfig& config, int64_t weights, int64_t available);
+void check_memory(const Model& model, const runtime::EngineConfig& config, int64_t weights, int64_t available,
+                  int64_t drafter = 0);
 
 }  // namespace kdelta

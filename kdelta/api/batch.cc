@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 
+#include "kdelta/api/messages.h"
 #include "kdelta/core/check.h"
 #include "kdelta/io/json_reader.h"
 
@@ -75,24 +76,10 @@ void read_if(const JsonReader& body, const char* field, Out& out) {
   if (const auto value = body.find<T>(field)) out = static_cast<Out>(*value);
 }
 
-std::string content_of(const JsonReader& message) {
-  if (message.kind("content") == Json::Kind::string) return message.get<std::string>("content");
-  std::string text;
-  for (const JsonReader& part : message.find<std::vector<JsonReader>>("content").value_or(std::vector<JsonReader>{})) {
-    if (part.get<std::string>("type") != "text") part.refuse("type", "text");
-    text += part.get<std::string>("text");
-  }
-  return text;
-}
-
 std::vector<int32_t> prompt_of(const Engine& engine, const JsonReader& body, bool chat) {
   if (chat) {
     std::vector<ChatMessage> messages;
-    for (const JsonReader& m : body.get<std::vector<JsonReader>>("messages"))
-      messages.push_back({.role = m.get<std::string>("role"),
-                          .content = content_of(m),
-                          .name = m.find<std::string>("name").value_or(""),
-                          .call_id = m.find<std::string>("tool_call_id").value_or("")});
+    for (const JsonReader& m : body.get<std::vector<JsonReader>>("messages")) messages.push_back(read_message(m));
     return engine.chat_prompt(messages, {.thinking = body.find<bool>("thinking").value_or(true),
                                          .effort = body.find<std::string>("reasoning_effort").value_or("")});
   }

@@ -52,6 +52,12 @@ class Collector {
     emit(text, {e.token});
   }
 
+  // What was said elsewhere: it decides how the text goes on, and is heard no more.
+  void skip(const std::vector<int32_t>& said) {
+    if (!detokenizer_) return;
+    for (const int32_t token : said) (void)stops_.feed(detokenizer_->feed(token));
+  }
+
   bool stopped() const { return stops_.stopped(); }
 
   void finish() {

@@ -78,6 +78,7 @@ MemoryReport memory_report(const LoadedModel& model, const runtime::MemoryPlan& 
           .scratch = p.scratch,
           .logits = p.logits,
           .batch = p.batch,
+          .host = p.host,
           .drafter = p.drafter,
           .slot_bytes = p.slot_bytes,
           .token_bytes = p.page_bytes / c.page_tokens};
@@ -125,15 +126,28 @@ auto naming_force(const LoadOptions& o, F f) {
   }
 }
 
-void check_plan(const LoadOptions& o, const LoadedModel& model, int64_t weights) {
+runtime::DraftModelConfig draft_config(const LoadOptions& o, const runtime::EngineConfig& target) {
+  return {.activation = target.activation,
+          .recurrent = target.recurrent,
+          .max_sequences = target.max_sequences,
+          .max_length = target.max_length,
+          .drafts = o.drafts,
+          .token_budget = o.token_budget};
+}
+
+// `draft`: null without one.
+void check_plan(const LoadOptions& o, const LoadedModel& model, const Model* draft, int64_t weights) {
   const runtime::EngineConfig config = engine_config(o, model.config);
-  naming_force(o, [&] { check_memory(*model.model, config, weights, available_memory()); });
+  naming_force(o, [&] {
+    const int64_t drafter = draft == nullptr ? 0 : runtime::plan_model_drafter(*draft, draft_config(o, config));
+    check_memory(*model.model, config, weights, available_memory(), drafter);
+  });
 }
 
 // Random weights are allocated when they are bound: shapes alone say before what they and the state will take.
 void check_dummy(const LoadOptions& o) {
   const LoadedModel shapes = load_model(o.model, LoadFormat::config_only, load_choices(o));
-  check_plan(o, shapes, shapes.report.mapped_bytes + shapes.report.converted_bytes);
+  check_plan(o, shapes, nullptr, shapes.report.mapped_bytes + shapes.report.converted_bytes);
 }
 
 }  // namespace
@@ -152,6 +166,7 @@ Engine Engine::load(const LoadOptions& options) {
   e->model = load_model(options.model, format_of(options), load_choices(options));
   e->info = describe_model(e->model);
   e->config = engine_config(options, e->model.config);
+  e->config.model_id = e->model.identity;
   if (e->tokenizer && e->tokenizer->vocab_size() > e->model.config.vocab_size) {
     e->tokenizer_problem = str(options.model, ": the tokenizer has ", e->tokenizer->vocab_size(), " tokens, the model ",
                                e->model.config.vocab_size);
@@ -163,25 +178,17 @@ Engine Engine::load(const LoadOptions& options) {
     e->memory = memory_report(e->model, plan, e->config, program);
     e->memory.drafter += e->draft.report.mapped_bytes + e->draft.report.converted_bytes;
   };
-  std::unique_ptr<runtime::Drafter> drafter;
-  if (!options.draft_model.empty() && !options.headers_only) {
-    if (options.drafts == 0) fail(ErrorCode::invalid_argument, "draft_model: given, but drafts is 0");
-    e->draft = load_model(options.draft_model, LoadFormat::checkpoint);
-    drafter = runtime::make_model_drafter(*e->draft.model,
-                                          {.activation = e->config.activation,
-                                           .recurrent = e->config.recurrent,
-                                           .max_sequences = e->config.max_sequences,
-                                           .max_length = e->config.max_length,
-                                           .drafts = options.drafts,
-                                           .token_budget = options.token_budget},
-                                          e->model.config.vocab_size);
-  }
   if (options.headers_only) {
     report(naming_force(options, [&] { return runtime::plan_memory(model, e->config); }));
     return Engine(std::move(e));
   }
+  if (!options.draft_model.empty()) e->draft = load_model(options.draft_model, LoadFormat::checkpoint);
   // Mapped weights may exceed memory, and what was copied is no longer available.
-  if (!options.dummy_weights) check_plan(options, e->model, 0);
+  if (!options.dummy_weights || e->draft.model) check_plan(options, e->model, e->draft.model.get(), 0);
+  std::unique_ptr<runtime::Drafter> drafter;
+  if (e->draft.model)
+    drafter =
+        runtime::make_model_drafter(*e->draft.model, draft_config(options, e->config), e->model.config.vocab_size);
   // The engine plans, and refuses, before the checkpoint is read.
   e->engine =
       naming_force(options, [&] { return std::make_unique<runtime::Engine>(model, e->config, std::move(drafter)); });

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,11 @@ struct MemoryReport {
   int64_t program = 0;  // what the process held when loading began, the tokenizer, and code still to be touched
   int64_t weights_mapped = 0, weights_converted = 0;
   int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0;
+  int64_t host = 0;                         // lists, prefix cache, requests at full length
   int64_t drafter = 0;                      // of the draft model, its weights included
   int64_t slot_bytes = 0, token_bytes = 0;  // per sequence; per token of context
   int64_t total() const {
-    return program + weights_mapped + weights_converted + slots + pages + scratch + logits + batch + drafter;
+    return program + weights_mapped + weights_converted + slots + pages + scratch + logits + batch + host + drafter;
   }
 };
 
@@ -38,7 +40,21 @@ struct Generation {
   std::string error;          // with "error"
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt: not computed, an earlier prompt began alike
+  std::string cache_limit;    // why no more of it: "the prompt differs behind the reused part"
   double prefill_seconds = 0, decode_seconds = 0;
+};
+
+// A request that was stopped in the middle of its answer.
+struct Started {
+  Generation generation;    // what was answered so far; finish_reason "" while there is a state
+  std::vector<char> state;  // of the whole request; empty: it has ended
+};
+
+// What a request that goes on is told anew; all else lies in its state.
+struct ResumeOptions {
+  std::vector<std::string> stop;
+  bool show_specials = false;
+  const std::atomic<bool>* cancel = nullptr;
 };
 
 // New tokens and the text they complete (valid UTF-8, may be empty).
@@ -139,6 +155,25 @@ class Engine {
   // Continues `prompt`. on_delta may be empty.
   Generation generate(const std::vector<int32_t>& prompt, const GenerateOptions& options, const OnDelta& on_delta = {});
 
+  // generate() that stops behind the first `tokens` tokens of the answer (or a few more, with drafts) and hands out the
+  // request's whole state as bytes, versioned and checksummed: the prompt can be computed in one process and the answer
+  // in another, on any number of threads and with other drafts. Stop strings may still cut the answer later: text that
+  // could be the beginning of one is not in the generation yet.
+  Started start(const std::vector<int32_t>& prompt, const GenerateOptions& options, int64_t tokens = 1,
+                const OnDelta& on_delta = {});
+  // Goes on where start() stopped: the next token comes from a decode row, nothing is computed twice, and both
+  // generations joined are that of generate(). Throws naming `source` for bytes that are torn, damaged, foreign, of
+  // another version, of another model, or of other dtypes than this engine's.
+  Generation resume(std::span<const char> state, const ResumeOptions& options, const OnDelta& on_delta = {},
+                    const std::string& source = "state");
+
+  // What is kept of the beginning of `prompt` (LoadOptions::prefix_snapshots), for another process to start behind;
+  // empty when nothing is.
+  std::vector<char> save_prefix(const std::vector<int32_t>& prompt) const;
+  // Keeps it: requests whose prompts begin with its tokens are answered as if this engine had computed them. How many
+  // tokens those are; 0 when all room is in use. Throws as resume() does.
+  int64_t load_prefix(std::span<const char> state, const std::string& source = "state");
+
   // Answers as many requests at once as max_sequences allows. next() gives them one by one until it returns false;
   // done() hears of each, by its number, in the order in which they end. A request that cannot be served ends with
   // "error"; the others go on. After cancel the rest ends as "cancelled".
@@ -155,6 +190,9 @@ class Engine {
   // Generates the assistant's next message and takes it apart. Stop strings are refused: an answer has structure.
   ChatReply chat(const std::vector<ChatMessage>& messages, const ChatSettings& settings, const GenerateOptions& options,
                  const OnChatDelta& on_delta = {});
+  // Messages as JSON lines in the form of the OpenAI API (tool calls and "reasoning" included). Throws naming `source`
+  // and the line.
+  static std::vector<ChatMessage> read_messages(const std::string& lines, const std::string& source);
   // An answer to chat_prompt() taken apart; its generation is left empty.
   ChatReply read_answer(const Generation& answer, bool thinking = true) const;
 

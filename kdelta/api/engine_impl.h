@@ -38,6 +38,8 @@ class ProbeGuard {
 // "bf16" or "fp32" and their long names; throws naming the option.
 DType parse_float_type(const std::string& name, const char* option);
 
+class Collector;
+
 struct Engine::Impl {
   LoadOptions options;
   LoadedModel model;
@@ -54,6 +56,9 @@ struct Engine::Impl {
   // Throws unless this engine was loaded to compute, with or without all_logits.
   runtime::Engine& running(bool all_logits) const;
   const Tokenizer& text() const;
+  // Steps until the request has ended, was cancelled or cut at a stop string; false: it goes on and has said `most`
+  // tokens at least.
+  bool follow(runtime::RequestId id, const GenerateOptions& asked, int64_t most, Collector& collector, Generation& g);
   // One step of the running engine, explained when somebody wants to know.
   bool step(const std::function<void(const runtime::TokenEvent&)>& on_event);
 };

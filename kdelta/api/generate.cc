@@ -1,8 +1,11 @@
-// Engine::generate and bench: one request through the runtime, text assembled on the way.
+// Engine::generate, its two halves start and resume, and bench: one request through the runtime, text assembled on the
+// way.
 #include <chrono>
+#include <limits>
 #include <random>
 
 #include "kdelta/api/collector.h"
+#include "kdelta/api/state_file.h"
 #include "kdelta/core/check.h"
 
 namespace kdelta {
@@ -15,20 +18,15 @@ double seconds_since(Clock::time_point start) {
 
 }  // namespace
 
-Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOptions& options,
-                            const OnDelta& on_delta) {
-  runtime::Engine& engine = impl_->running(false);
-  Generation g;
-  g.prompt_tokens = static_cast<int64_t>(prompt.size());
-  g.finish_reason = "length";
-  Collector collector(impl_->tokenizer ? &*impl_->tokenizer : nullptr, options, on_delta, g);
-  const runtime::RequestId id = engine.submit(prompt, request_options(options, impl_->end_ids));
-  const RequestGuard guard(engine, id);
+bool Engine::Impl::follow(runtime::RequestId id, const GenerateOptions& asked, int64_t most, Collector& collector,
+                          Generation& g) {
   std::string error;
   auto start = Clock::now();
-  for (bool done = false; !done;) {
+  bool done = collector.stopped();
+  if (done) g.finish_reason = "stop";
+  while (!done && static_cast<int64_t>(g.tokens.size()) < most) {
     const bool first = g.tokens.empty();
-    impl_->step([&](const runtime::TokenEvent& e) {
+    step([&](const runtime::TokenEvent& e) {
       if (e.error != nullptr) error = *e.error;
       collector.take(e);
       done = e.finish != runtime::FinishReason::none;
@@ -36,18 +34,81 @@ Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOp
     });
     if (!error.empty()) fail(ErrorCode::failed, "generation failed: ", error);
     if (first) {
-      const runtime::Request* r = engine.find(id);
-      if (r != nullptr) g.cached_tokens = r->reuse.tokens;
-      if (options.prefill_progress && r != nullptr)
-        options.prefill_progress(std::min(r->computed, g.prompt_tokens), g.prompt_tokens);
+      const runtime::Request* r = engine->find(id);
+      if (r != nullptr) g.cached_tokens = r->reuse.tokens, g.cache_limit = to_string(r->reuse.limit);
+      if (asked.prefill_progress && r != nullptr)
+        asked.prefill_progress(std::min(r->computed, g.prompt_tokens), g.prompt_tokens);
       if (!g.tokens.empty()) g.prefill_seconds = seconds_since(start), start = Clock::now();
     }
     if (!done && collector.stopped()) done = true, g.finish_reason = "stop";
-    if (!done && options.cancel != nullptr && options.cancel->load()) done = true, g.finish_reason = "cancelled";
+    if (!done && asked.cancel != nullptr && asked.cancel->load()) done = true, g.finish_reason = "cancelled";
   }
   g.decode_seconds = seconds_since(start);
-  collector.finish();
+  if (done) collector.finish();
+  return done;
+}
+
+Started Engine::start(const std::vector<int32_t>& prompt, const GenerateOptions& options, int64_t tokens,
+                      const OnDelta& on_delta) {
+  if (tokens < 1) fail(ErrorCode::invalid_argument, "tokens: ", tokens, ", expected >= 1");
+  runtime::Engine& engine = impl_->running(false);
+  Started s;
+  s.generation.prompt_tokens = static_cast<int64_t>(prompt.size());
+  Collector collector(impl_->tokenizer ? &*impl_->tokenizer : nullptr, options, on_delta, s.generation);
+  const runtime::RequestId id = engine.submit(prompt, request_options(options, impl_->end_ids));
+  const RequestGuard guard(engine, id);
+  if (!impl_->follow(id, options, tokens, collector, s.generation)) s.state = encode_state(engine.export_state(id));
+  return s;
+}
+
+Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOptions& options,
+                            const OnDelta& on_delta) {
+  return start(prompt, options, std::numeric_limits<int64_t>::max(), on_delta).generation;
+}
+
+namespace {
+
+// What the runtime refuses of a state is said of where it came from.
+template <class F>
+auto of_source(const std::string& source, F f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    const std::string what = e.what(), name = "state: ";
+    fail(e.code(), source, ": ", what.starts_with(name) ? what.substr(name.size()) : what);
+  }
+}
+
+}  // namespace
+
+Generation Engine::resume(std::span<const char> state, const ResumeOptions& options, const OnDelta& on_delta,
+                          const std::string& source) {
+  runtime::Engine& engine = impl_->running(false);
+  const runtime::StateImage image = decode_state(state, source);
+  GenerateOptions o;
+  o.stop = options.stop;
+  o.show_specials = options.show_specials;
+  o.cancel = options.cancel;
+  o.logprobs = image.options.top_logprobs;
+  Generation g;
+  g.prompt_tokens = static_cast<int64_t>(image.prompt.size());
+  Collector collector(impl_->tokenizer ? &*impl_->tokenizer : nullptr, o, on_delta, g);
+  collector.skip(image.output);
+  const runtime::RequestId id = of_source(source, [&] { return engine.import_state(image); });
+  const RequestGuard guard(engine, id);
+  impl_->follow(id, o, std::numeric_limits<int64_t>::max(), collector, g);
   return g;
+}
+
+std::vector<char> Engine::save_prefix(const std::vector<int32_t>& prompt) const {
+  const runtime::StateImage image = impl_->running(false).export_prefix(prompt);
+  return image.computed == 0 ? std::vector<char>() : encode_state(image);
+}
+
+int64_t Engine::load_prefix(std::span<const char> state, const std::string& source) {
+  runtime::Engine& engine = impl_->running(false);
+  const runtime::StateImage image = decode_state(state, source);
+  return of_source(source, [&] { return engine.import_prefix(image); }) ? image.computed : 0;
 }
 
 BenchTimes Engine::bench(int64_t prompt, int64_t generate, int64_t depth) {

@@ -41,8 +41,14 @@ class Crowd {
     const auto it = live_.find(e.id);
     if (it == live_.end()) return;
     Live& l = *it->second;
-    if (const runtime::Request* r = engine_.find(e.id)) l.generation.cached_tokens = r->reuse.tokens;
-    l.collector->take(e);
+    try {
+      if (l.generation.tokens.empty()) note_reuse(e.id, l.generation);
+      l.collector->take(e);
+    } catch (const std::bad_alloc&) {  // its own text; the others go on
+      l.generation.error = runtime::kNoMemory;
+      engine_.finish(e.id, runtime::FinishReason::error);
+      return end(it, "error");
+    }
     if (e.error != nullptr) l.generation.error = *e.error;
     if (l.collector->stopped() && e.finish == runtime::FinishReason::none) {
       engine_.finish(e.id, runtime::FinishReason::stop);
@@ -60,6 +66,11 @@ class Crowd {
   }
 
  private:
+  void note_reuse(runtime::RequestId id, Generation& g) const {
+    const runtime::Request* r = engine_.find(id);
+    if (r != nullptr) g.cached_tokens = r->reuse.tokens, g.cache_limit = to_string(r->reuse.limit);
+  }
+
   struct Live {
     Live(int64_t n, GenerateTask t) : number(n), task(std::move(t)) {
       generation.prompt_tokens = static_cast<int64_t>(task.prompt.size());

@@ -1,17 +1,12 @@
 // To bytes and files, and back from bytes that nobody vouches for.
 #include "kdelta/api/state_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 
+#include "kdelta/api/whole_file.h"
 #include "kdelta/core/check.h"
 #include "kdelta/io/json_reader.h"
 #include "kdelta/io/mapped_file.h"
@@ -192,6 +187,7 @@ std::vector<char> encode_state(const StateImage& image) {
   const std::string text = json_text(Json::Object{{"model", std::to_string(image.model)},
                                                   {"shard", image.shard},
                                                   {"shards", image.shards},
+                                                  {"grid", image.grid},
                                                   {"prompt", ids(image.prompt)},
                                                   {"output", ids(image.output)},
                                                   {"computed", image.computed},
@@ -228,6 +224,7 @@ StateImage decode_state(std::span<const char> bytes, const std::string& source) 
   image.model = read_u64(r, "model");
   image.shards = static_cast<int>(r.get_in("shards", 1, 1 << 20));
   image.shard = static_cast<int>(r.get_in("shard", 0, image.shards - 1));
+  image.grid = r.get_in("grid", 1, int64_t{1} << 30);
   image.prompt = read_ids(r, "prompt");
   image.output = read_ids(r, "output");
   image.computed = r.get_in("computed", 0, static_cast<int64_t>(image.prompt.size() + image.output.size()));
@@ -246,58 +243,8 @@ StateImage decode_state(std::span<const char> bytes, const std::string& source) 
   return image;
 }
 
-namespace {
-
-// A file that has its name only when it is whole.
-class NewFile {
- public:
-  explicit NewFile(const std::string& path) : path_(path) {
-    struct stat s {};
-    if (lstat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
-      fail(ErrorCode::invalid_argument, path, ": is no regular file and would be replaced");
-    static std::atomic<int> counter{0};
-    partial_ = str(path, ".partial-", getpid(), "-", ++counter);
-    fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);  // a conversation is private
-    if (fd_ < 0) refuse("cannot create");
-  }
-  ~NewFile() {
-    if (fd_ >= 0) close(fd_);
-    if (!committed_) unlink(partial_.c_str());
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  void write(const char* p, size_t bytes) {
-    while (bytes > 0) {
-      const ssize_t n = ::write(fd_, p, bytes);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) refuse("cannot write");
-      p += n;
-      bytes -= static_cast<size_t>(n);
-    }
-  }
-  void commit() {
-    if (fsync(fd_) != 0) refuse("cannot write");
-    if (rename(partial_.c_str(), path_.c_str()) != 0) refuse("cannot rename to the final name");
-    committed_ = true;
-  }
-
- private:
-  [[noreturn]] void refuse(const char* what) const {
-    fail(ErrorCode::failed, path_, ": ", what, ": ", std::strerror(errno));
-  }
-  std::string path_, partial_;
-  int fd_ = -1;
-  bool committed_ = false;
-};
-
-}  // namespace
-
 void write_state(const std::string& path, const StateImage& image) {
-  const std::vector<char> bytes = encode_state(image);
-  NewFile file(path);
-  file.write(bytes.data(), bytes.size());
-  file.commit();
+  write_whole_file(path, encode_state(image));
 }
 
 StateImage read_state(const std::string& path) {

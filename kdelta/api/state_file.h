@@ -10,13 +10,13 @@
 
 namespace kdelta {
 
-inline constexpr uint32_t kStateVersion = 1;
+inline constexpr uint32_t kStateVersion = 2;
 
 std::vector<char> encode_state(const runtime::StateImage& image);
 // Throws Error(bad_file) naming `source` and what is wrong: foreign, torn, another version, a changed byte.
 runtime::StateImage decode_state(std::span<const char> bytes, const std::string& source);
 
-// To a file, whole or not at all; throws Error(failed) with the system's reason, and leaves nothing behind.
+// To a file, whole or not at all (write_whole_file).
 void write_state(const std::string& path, const runtime::StateImage& image);
 runtime::StateImage read_state(const std::string& path);
 

@@ -64,6 +64,8 @@ TEST(MemoryCheck, ThePlanAndWeightsToAllocateCountToTheByteAndMappedOnesDoNot) {
   EXPECT_THROW(check_memory(*shapes.model, config, 0, plan - 1), Error);
   EXPECT_NO_THROW(check_memory(*shapes.model, config, 10, plan + 10));
   EXPECT_THROW(check_memory(*shapes.model, config, 10, plan + 9), Error);
+  EXPECT_NO_THROW(check_memory(*shapes.model, config, 10, plan + 15, 5));
+  EXPECT_THROW(check_memory(*shapes.model, config, 10, plan + 14, 5), Error) << "the draft model counts";
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ StatePart part(int layer, const StateSpec& spec, std::mt19937& rng) {
 // Four heads of 2x3, a window of three rows of q | k | v, seven tokens of latents.
 StateImage image() {
   std::mt19937 rng(4);
-  StateImage i{.model = 0xfedcba9876543210u, .prompt = {1, 2, 3, 4, 5}, .output = {6, 7, 8}, .computed = 7};
+  StateImage i{
+      .model = 0xfedcba9876543210u, .grid = 128, .prompt = {1, 2, 3, 4, 5}, .output = {6, 7, 8}, .computed = 7};
   i.options.sampling = {.temperature = 0.7f,
                         .top_k = -1,
                         .top_p = 0.9f,
@@ -74,6 +75,7 @@ TEST(StateImage, ComesBackFromItsBytesWhole) {
   const StateImage b = decode_state(bytes, "x");
   EXPECT_EQ(text_of(a), text_of(b));
   EXPECT_EQ(b.model, a.model);
+  EXPECT_EQ(b.grid, a.grid);
   EXPECT_EQ(b.options.sampling.seed, a.options.sampling.seed);
   EXPECT_EQ(b.options.sampling.top_p, a.options.sampling.top_p);
   EXPECT_EQ(b.options.bias[0].bias, -INFINITY);
@@ -107,8 +109,8 @@ TEST(StateImage, AForeignFileAndAnotherVersionAreToldApart) {
                 decode_state({text.data(), text.size()}, "x");
               }),
               HasSubstr("no state of a request"));
-  bytes[8] = 2;
-  EXPECT_THAT(test::error_of([&] { decode_state(bytes, "x"); }), HasSubstr("version 2, this program reads 1"));
+  bytes[8] = 9;
+  EXPECT_THAT(test::error_of([&] { decode_state(bytes, "x"); }), HasSubstr("version 9, this program reads 2"));
 }
 
 // Unequal numbers of shards on the two sides: recurrent state by heads, the window within q, k and v, latents whole.

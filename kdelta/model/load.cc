@@ -4,6 +4,7 @@
 
 #include "kdelta/core/check.h"
 #include "kdelta/model/compose.h"
+#include "kdelta/model/identity.h"
 #include "kdelta/model/unused.h"
 
 namespace kdelta {
@@ -108,6 +109,8 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
   if (m.checkpoint)
     for (std::string& note : judge_unused(*m.checkpoint, m.config, m.report.unused, format == LoadFormat::headers))
       m.notes.push_back(std::move(note));
+  if (format == LoadFormat::checkpoint || format == LoadFormat::dummy)
+    m.identity = model_identity(m.config, m.checkpoint ? &*m.checkpoint : nullptr, m.report.unused);
   return m;
 }
 

@@ -30,6 +30,7 @@ struct LoadedModel {
   std::optional<Checkpoint> checkpoint;
   BoundWeights weights;
   BindReport report;
+  uint64_t identity = 0;           // model_identity(); 0 of shapes alone
   std::vector<std::string> notes;  // lines worth showing at start-up
 };
 

@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "kdelta/core/error.h"
+#include "kdelta/model/identity.h"
 #include "tests/e2e/support.h"
 
 namespace kdelta::test {
@@ -212,6 +213,47 @@ TEST_P(Loading, BothPrefixesAndBothConvolutionShapesLoad) {
   write(changed);
   const std::vector<float> got = logits(load());
   EXPECT_EQ(0, std::memcmp(got.data(), want.data(), want.size() * sizeof(float)));
+}
+
+// What a state is kept with: the same for one model in other files, under the other prefix, with strangers beside it;
+// another for any change of a tensor or of the computation.
+TEST_P(Loading, TheIdentityIsThatOfTheModelAndOfNothingElse) {
+  write(tensors_);
+  const uint64_t id = load().identity;
+  EXPECT_EQ(load_model(source_, LoadFormat::checkpoint).identity, id) << "in several files";
+  LoadChoices composed;
+  composed.kda_gate = GateChoice::automatic;
+  EXPECT_EQ(load_model(directory_, LoadFormat::checkpoint, composed).identity, id);
+  EXPECT_NE(load_model(directory_, LoadFormat::dummy).identity, id);
+  Tensors same;
+  for (const auto& [name, tensor] : tensors_) {
+    const std::string prefix = "language_model.";
+    Tensor t = tensor;
+    if (name.find("conv1d") != std::string::npos) t.shape = {t.shape[0], t.shape[2]};
+    same[name.starts_with(prefix) ? name.substr(prefix.size()) : prefix + name] = t;
+  }
+  same["vision_tower.a.weight"] = {DType::bf16, {2}, {0, 0, 0, 0}};
+  write(same);
+  EXPECT_EQ(load().identity, id);
+  const ModelConfig config = read_config(directory_);
+  for (const auto& [name, tensor] : tensors_) {
+    Tensors other = tensors_;
+    for (uint8_t& b : other[name].bytes) b ^= 1;
+    write(other);
+    const Checkpoint c = Checkpoint::open(directory_);
+    EXPECT_NE(model_identity(config, &c, {}), id) << name;
+  }
+  write(tensors_);
+  const Checkpoint c = Checkpoint::open(directory_);
+  EXPECT_EQ(model_identity(config, &c, {}), id);
+  ModelConfig changed = config;
+  changed.rms_norm_eps *= 2;
+  EXPECT_NE(model_identity(changed, &c, {}), id);
+  changed = config;
+  changed.moe.scaling += 1;
+  EXPECT_NE(model_identity(changed, &c, {}), id);
+  change_config([](std::string& text) { text.insert(text.find('{') + 1, "\"nonesuch\": 1, "); });
+  EXPECT_EQ(load().identity, id) << "a field that nothing reads";
 }
 
 TEST_P(Loading, StrangeTensorsAreListedAndVisionIsOneLine) {

@@ -1,0 +1,50 @@
+#include "kdelta/api/messages.h"
+
+#include "kdelta/core/check.h"
+
+namespace kdelta {
+namespace {
+
+std::string content_of(const JsonReader& message) {
+  if (message.kind("content") == Json::Kind::string) return message.get<std::string>("content");
+  std::string text;
+  for (const JsonReader& part : message.find<std::vector<JsonReader>>("content").value_or(std::vector<JsonReader>{})) {
+    if (part.get<std::string>("type") != "text") part.refuse("type", "text");
+    text += part.get<std::string>("text");
+  }
+  return text;
+}
+
+}  // namespace
+
+ChatMessage read_message(const JsonReader& m) {
+  ChatMessage out{.role = m.get<std::string>("role"),
+                  .content = content_of(m),
+                  .name = m.find<std::string>("name").value_or(""),
+                  .reasoning = m.find<std::string>("reasoning").value_or(""),
+                  .calls = {},
+                  .call_id = m.find<std::string>("tool_call_id").value_or("")};
+  for (const JsonReader& call : m.find<std::vector<JsonReader>>("tool_calls").value_or(std::vector<JsonReader>{})) {
+    const auto function = call.get<JsonReader>("function");
+    out.calls.push_back({call.find<std::string>("id").value_or(""), function.get<std::string>("name"),
+                         function.get<std::string>("arguments")});
+  }
+  return out;
+}
+
+std::vector<ChatMessage> Engine::read_messages(const std::string& lines, const std::string& source) {
+  std::vector<ChatMessage> all;
+  int64_t number = 0;
+  for (size_t at = 0; at < lines.size();) {
+    const size_t end = std::min(lines.find('\n', at), lines.size());
+    const std::string line = lines.substr(at, end - at);
+    at = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const JsonSource from{.name = str(source, ": line ", number), .code = ErrorCode::bad_file};
+    all.push_back(read_message(JsonReader(parse_json(line, from), from)));
+  }
+  return all;
+}
+
+}  // namespace kdelta
