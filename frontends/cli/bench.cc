@@ -88,10 +88,12 @@ int bench(const BenchOptions& o) {
   for (int64_t d : o.depth)
     for (const auto* list : {&o.prompt, &o.generate})
       for (int64_t n : *list) longest = std::max(longest, d + n + 2);
+  LengthFlags flags{.max_sequences = "--concurrency"};
+  if (longest > load.max_length) flags.max_length = "the longest of --n-prompt, --n-gen and --n-depth";
   load.max_length = std::max(load.max_length, longest);
   for (int64_t c : o.concurrency) load.max_sequences = std::max(load.max_sequences, c);
   load.token_budget = std::max(load.token_budget, load.max_sequences);
-  Engine engine = load_engine(load, o.quiet ? LoadReport::silent : LoadReport::bar);
+  Engine engine = load_engine(load, o.quiet ? LoadReport::silent : LoadReport::bar, flags);
   const Printer printer(o, engine);
   printer.begin();
   if (o.warmup) engine.bench(64, 2, 0);

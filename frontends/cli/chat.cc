@@ -5,7 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <filesystem>
 #include <stdexcept>
 
 #include "frontends/cli/commands.h"
@@ -14,6 +14,7 @@
 #include "frontends/cli/sampling.h"
 #include "frontends/cli/terminal.h"
 #include "frontends/cli/usage.h"
+#include "kdelta/api/whole_file.h"
 
 namespace kdelta::cli {
 namespace {
@@ -23,7 +24,8 @@ constexpr const char* kHelp =
     "/reset           forget the conversation\n"
     "/system TEXT     start again with this system message\n"
     "/think on|off    whether answers begin with a thinking part\n"
-    "/save FILE       write the conversation as JSON lines\n"
+    "/save FILE       write the conversation as JSON lines, and to FILE.state what was computed of it\n"
+    "/load FILE       go on with a saved conversation, without computing it again\n"
     "/stats           tokens and speed of the last answer\n"
     "/exit            leave (also Ctrl-D)\n"
     "A line ending in \\ goes on in the next. Ctrl-C stops an answer.\n";
@@ -68,8 +70,7 @@ class Session {
         else
           turn(*line, input);
       } catch (const std::exception& e) {
-        // A person sees that and goes on; a script sees the exit code.
-        if (line->front() != '/') ++failed;
+        ++failed;  // a person sees that and goes on; a script sees the exit code
         const std::string problem = in_words_of_flags(e.what());
         const bool full = problem.ends_with("(--max-model-len)");
         say("kdelta: {}{}\n", problem, full ? "; /reset forgets the conversation, a larger -c makes room" : "");
@@ -147,6 +148,8 @@ class Session {
       set_thinking(rest);
     else if (name == "/save")
       save(rest);
+    else if (name == "/load")
+      load(rest);
     else if (name == "/stats")
       stats();
     else
@@ -158,17 +161,48 @@ class Session {
     settings_.thinking = value == "on";
   }
 
+  // The text is what counts, the state only spares computing it again: it lies in a file of its own, and its tokens say
+  // what it belongs to.
+  static std::string state_file(const std::string& path) { return path + ".state"; }
+
   void save(const std::string& path) const {
-    std::ofstream out(path);
-    for (const ChatMessage& m : messages_) out << message_line(m) << "\n";
-    if (!out.flush()) throw std::runtime_error("/save: cannot write '" + path + "'");
+    if (path.empty()) throw std::runtime_error("/save: no file named");
+    std::string lines;
+    for (const ChatMessage& m : messages_) lines += message_line(m) + "\n";
+    write_whole_file(path, lines);
+    if (messages_.empty()) return;
+    const std::vector<char> state = engine_.save_prefix(engine_.chat_prompt(messages_, settings_));
+    if (!state.empty()) write_whole_file(state_file(path), state);
+    if (!o_.quiet)
+      say("{} messages, {}\n", messages_.size(),
+          state.empty() ? "too few for a state" : human_bytes(static_cast<double>(state.size())) + " of state");
+  }
+
+  // Nothing changes unless all of it can be read.
+  void load(const std::string& path) {
+    if (path.empty()) throw std::runtime_error("/load: no file named");
+    std::vector<ChatMessage> messages = Engine::read_messages(read_text(path), path);
+    if (messages.empty()) throw std::runtime_error("/load: '" + path + "' holds no message");
+    (void)engine_.chat_prompt(messages, settings_);
+    const std::string state = state_file(path);
+    int64_t tokens = 0;
+    if (o_.load.prefix_snapshots > 0 && std::filesystem::exists(state)) {
+      try {
+        tokens = engine_.load_prefix(read_whole_file(state), state);
+      } catch (const std::exception& e) {
+        throw std::runtime_error(std::string(e.what()) + "; without that file the conversation is computed again");
+      }
+    }
+    messages_ = std::move(messages);
+    if (!o_.quiet) say("{} messages, {} tokens of state\n", messages_.size(), tokens);
   }
 
   void stats() const {
     const auto rate = [](size_t n, double s) { return s > 0 ? static_cast<double>(n) / s : 0; };
-    say("prompt {} tokens in {:.2f} s, answer {} tokens, {:.1f} tokens/s, ended by {}\n", last_.prompt_tokens,
-        last_.prefill_seconds, last_.tokens.size(), rate(last_.tokens.size(), last_.decode_seconds),
-        last_.finish_reason);
+    say("prompt {} tokens in {:.2f} s, {} of them from earlier turns ({}), answer {} tokens, {:.1f} tokens/s, ended by "
+        "{}\n",
+        last_.prompt_tokens, last_.prefill_seconds, last_.cached_tokens, last_.cache_limit, last_.tokens.size(),
+        rate(last_.tokens.size(), last_.decode_seconds), last_.finish_reason);
   }
 
   static void print_json(const ChatReply& r) {

@@ -27,12 +27,12 @@ struct SamplingFlags {
 };
 
 struct RunOptions {
-  LoadOptions load;
+  LoadOptions load;  // max_sequences 0: as many as there are prompts, at most 16
   SamplingFlags sampling;
-  std::optional<std::string> prompt;
+  std::vector<std::string> prompts;  // several: answered at once, printed in order
   std::optional<std::string> ids;
-  std::string file;
-  bool specials = false;  // names of special tokens in the prompt count as such
+  std::string file, prompts_file;  // prompts_file: a prompt a line
+  bool specials = false;           // names of special tokens in the prompt count as such
   bool json = false, echo = false, quiet = false, explain_step = false;
 };
 int run(const RunOptions& options);

@@ -30,7 +30,8 @@ std::string line_of(const BatchProgress& p) {
 int generate(const GenerateFlags& o) {
   check_load(o.load);
   check_sampling(o.sampling, o.load.model);
-  Engine engine = load_engine(o.load, o.quiet ? LoadReport::silent : LoadReport::whole);
+  Engine engine =
+      load_engine(o.load, o.quiet ? LoadReport::silent : LoadReport::whole, {.max_sequences = "--max-num-seqs"});
   BatchOptions options{.input = o.input, .output = o.output, .defaults = generate_options(engine, o.sampling)};
   options.cancel = &interrupted;
   options.progress = [&](const BatchProgress& p) {

@@ -76,8 +76,9 @@ void print_text(const Engine& engine, const InspectOptions& o) {
              size(m.weights_converted));
   fmt::print("  {:<32} {:>12}  ({} each)\n", "recurrent and convolution slots", size(m.slots), size(m.slot_bytes));
   fmt::print("  {:<32} {:>12}  ({} per token)\n", "latent pages", size(m.pages), size(m.token_bytes));
-  fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n  {:<32} {:>12}\n", "scratch of a step", size(m.scratch), "logits",
-             size(m.logits), "total", size(m.total()));
+  fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n", "scratch of a step", size(m.scratch), "logits", size(m.logits));
+  fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n", "batches, lists and requests", size(m.batch + m.host), "total",
+             size(m.total()));
   fmt::print("\ntokenizer: {}\n", engine.has_tokenizer() ? "found" : engine.tokenizer_problem());
   for (const std::string& note : info.notes) fmt::print("note: {}\n", note);
   if (o.tensors) {
@@ -102,9 +103,9 @@ void print_json(const Engine& engine, const InspectOptions& o) {
              info.bytes);
   fmt::print(
       ",\"memory\":{{\"program\":{},\"weights_mapped\":{},\"weights_converted\":{},\"slots\":{},\"pages\":{},"
-      "\"scratch\":{},\"logits\":{},\"batch\":{},\"slot_bytes\":{},\"token_bytes\":{},\"total\":{}}}",
-      m.program, m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch, m.slot_bytes,
-      m.token_bytes, m.total());
+      "\"scratch\":{},\"logits\":{},\"batch\":{},\"host\":{},\"slot_bytes\":{},\"token_bytes\":{},\"total\":{}}}",
+      m.program, m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch, m.host,
+      m.slot_bytes, m.token_bytes, m.total());
   fmt::print(",\"groups\":[");
   for (size_t i = 0; i < info.groups.size(); ++i)
     fmt::print("{}{{\"name\":{},\"dtype\":{},\"tensors\":{},\"bytes\":{}}}", i == 0 ? "" : ",",

@@ -13,7 +13,9 @@ int logits(const LogitsFlags& o) {
   check_load(load);
   const std::vector<int32_t> ids = parse_ids("--ids", o.ids);
   check_ids("--ids", ids, read_limits(load.model).vocab_size);
-  load.max_length = std::max(load.max_length, static_cast<int64_t>(ids.size()));
+  LengthFlags flags;
+  if (std::ssize(ids) > load.max_length) flags.max_length = "the number of --ids,";
+  load.max_length = std::max(load.max_length, std::ssize(ids));
   LogitsOptions options = o.logits;
   for (size_t at = 0; at < o.dump.size();) {
     const size_t comma = std::min(o.dump.find(',', at), o.dump.size());
@@ -22,7 +24,7 @@ int logits(const LogitsFlags& o) {
   }
   options.cancel = &interrupted;
   check_options(options, load.model);
-  Engine engine = load_engine(load, LoadReport::bar);
+  Engine engine = load_engine(load, LoadReport::bar, flags);
   engine.logits(ids, options);
   say("{} positions written to {}\n", ids.size(), options.out);
   return 0;

@@ -178,7 +178,8 @@ class Program {
     add_logits();
     add_quantize();
     app_.footer(
-        "Of a flag given twice the last counts; --stop, --logit-bias and bench's lists collect all.\nEvery long flag "
+        "Of a flag given twice the last counts; --stop, --logit-bias, run's --prompt and bench's lists collect "
+        "all.\nEvery long flag "
         "is "
         "also an environment variable: --max-tokens is KDELTA_ARG_MAX_TOKENS.\nExit codes: 0 done, 1 failed, 2 wrong "
         "usage, 130 interrupted.");
@@ -211,6 +212,9 @@ class Program {
     } catch (const UsageError& e) {
       say("kdelta: {}\n", e.what());
       return kExitUsage;
+    } catch (const std::bad_alloc&) {
+      say("kdelta: out of memory\n");
+      return kExitFailed;
     } catch (const std::exception& e) {
       const std::string message = interrupted ? "interrupted" : in_words_of_flags(e.what());
       say("kdelta: {}\n", message);
@@ -251,8 +255,15 @@ class Program {
     c.add_flag("--explain-step", run_.explain_step, "Say on stderr what each step runs and why");
     add_sampling(c, run_.sampling);
     add_text_sampling(c, run_.sampling);
-    add_optional(c, "-p,--prompt", run_.prompt, "The prompt");
+    c.add_option("-p,--prompt", run_.prompts, "The prompt; may repeat: all are answered at once, printed in order")
+        ->take_all()
+        ->allow_extra_args(false);
     c.add_option("-f,--file", run_.file, "File with the prompt; -: standard input")->check(readable);
+    c.add_option("--prompts", run_.prompts_file, "File with a prompt a line; -: standard input")->check(readable);
+    run_.load.max_sequences = 0;
+    c.add_option("-N,--max-num-seqs", run_.load.max_sequences,
+                 "Of several prompts, how many run at once; 0: all, at most 16")
+        ->capture_default_str();
     add_optional(c, "--ids", run_.ids, "Token ids in place of text: a list or a file");
     c.add_flag("--parse-special", run_.specials, "Names of special tokens in the prompt become these tokens");
     c.add_flag("--echo", run_.echo, "Print the prompt as well");

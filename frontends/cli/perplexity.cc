@@ -30,8 +30,10 @@ int perplexity(const PerplexityOptions& o) {
   const int64_t window = std::clamp<int64_t>(longest, 2, o.window);
   if (load.max_length > 0 && window > load.max_length)
     throw UsageError(fmt::format("--window: {}, expected at most --max-model-len {}", o.window, load.max_length));
+  LengthFlags flags;
+  if (window > load.max_length) flags.max_length = "--window";
   load.max_length = std::max(load.max_length, window);
-  Engine engine = load_engine(load, o.quiet ? LoadReport::silent : o.json ? LoadReport::bar : LoadReport::whole);
+  Engine engine = load_engine(load, o.quiet ? LoadReport::silent : o.json ? LoadReport::bar : LoadReport::whole, flags);
   if (!o.ids) ids = engine.tokenize(text);
   ProgressBar bar("perplexity", o.quiet);
   const Perplexity p = engine.perplexity(

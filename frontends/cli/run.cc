@@ -2,10 +2,9 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <charconv>
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
-#include <random>
-#include <stdexcept>
 
 #include "frontends/cli/commands.h"
 #include "frontends/cli/json_text.h"
@@ -18,30 +17,45 @@ namespace {
 
 // Everything that can be wrong, before a model is loaded.
 void check(const RunOptions& o) {
-  const int given = (o.prompt ? 1 : 0) + (o.file.empty() ? 0 : 1) + (o.ids ? 1 : 0);
+  const int given =
+      (o.prompts.empty() ? 0 : 1) + (o.file.empty() ? 0 : 1) + (o.prompts_file.empty() ? 0 : 1) + (o.ids ? 1 : 0);
   if (given > 1 || (given == 0 && isatty(STDIN_FILENO) != 0))
-    throw UsageError("run: give one of --prompt, --file, --ids, or text on standard input");
-  if (o.prompt && o.prompt->empty()) throw UsageError("--prompt: empty");
+    throw UsageError("run: give one of --prompt, --file, --prompts, --ids, or text on standard input");
+  for (const std::string& p : o.prompts)
+    if (p.empty()) throw UsageError("--prompt: empty");
   if (o.sampling.logprobs && !o.json) throw UsageError("--logprobs: goes with --json");
-  check_load(o.load);
   check_sampling(o.sampling, o.load.model);
 }
 
-// The prompt as it was given: ids, or text that waits for the tokenizer.
+// A prompt as it was given: ids, or text that waits for the tokenizer.
 struct Prompt {
   std::vector<int32_t> ids;
   std::string text;
 };
 
-Prompt read_prompt(const RunOptions& o) {
-  Prompt p;
-  if (o.ids) {
-    p.ids = parse_ids("--ids", *o.ids);
-    check_ids("--ids", p.ids, read_limits(o.load.model).vocab_size);
-    return p;
+std::vector<Prompt> lines_of(const std::string& text) {
+  std::vector<Prompt> all;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const size_t last = text.find_last_not_of('\r', end - 1);
+    if (end > at && last != std::string::npos && last >= at) all.push_back({{}, text.substr(at, last + 1 - at)});
+    at = end + 1;
   }
-  p.text = o.prompt ? *o.prompt : read_prompt_text(o.file.empty() ? "-" : o.file);
-  return p;
+  if (all.empty()) throw UsageError("--prompts: no prompt");
+  return all;
+}
+
+std::vector<Prompt> read_prompts(const RunOptions& o) {
+  if (o.ids) {
+    Prompt p{parse_ids("--ids", *o.ids), {}};
+    check_ids("--ids", p.ids, read_limits(o.load.model).vocab_size);
+    return {std::move(p)};
+  }
+  if (!o.prompts_file.empty()) return lines_of(read_text(o.prompts_file));
+  std::vector<Prompt> all;
+  for (const std::string& text : o.prompts) all.push_back({{}, text});
+  if (all.empty()) all.push_back({{}, read_prompt_text(o.file.empty() ? "-" : o.file)});
+  return all;
 }
 
 std::string ids_text(const std::vector<int32_t>& ids) {
@@ -70,21 +84,15 @@ void print_json(const Generation& g, const GenerateOptions& o) {
   fmt::print("}}\n");
 }
 
-}  // namespace
+double rate(int64_t n, double seconds) {
+  return seconds > 0 && n > 0 ? static_cast<double>(n) / seconds : 0;
+}
 
-int run(const RunOptions& o) {
-  check(o);
-  const Prompt prompt = read_prompt(o);
-  Engine engine = load_engine(o.load, o.quiet ? LoadReport::silent : LoadReport::whole);
-  GenerateOptions options = generate_options(engine, o.sampling);
-  options.cancel = &interrupted;
-  const std::vector<int32_t> ids = prompt.ids.empty() ? engine.tokenize(prompt.text, o.specials) : prompt.ids;
-  if (!engine.has_tokenizer() && !o.json && !o.quiet)
-    say("note: {}; token ids are printed\n", engine.tokenizer_problem());
-  if (o.echo && !o.json && engine.has_tokenizer()) fmt::print("{}", engine.detokenize(ids, true));
-  if (o.explain_step) engine.explain_steps([](const std::string& text) { say("step\n{}", text); });
+// One prompt: the text appears as it is made.
+int run_one(Engine& engine, const RunOptions& o, GenerateOptions options, const std::vector<int32_t>& ids) {
   ProgressBar bar("prefill", o.quiet);
   options.prefill_progress = [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); };
+  if (o.echo && !o.json && engine.has_tokenizer()) fmt::print("{}", engine.detokenize(ids, true));
   const Generation g = engine.generate(ids, options, [&](const std::string& text, const std::vector<int32_t>& tokens) {
     if (o.json) return;
     if (engine.has_tokenizer())
@@ -98,15 +106,99 @@ int run(const RunOptions& o) {
   else if (engine.has_tokenizer())
     fmt::print("\n");
   if (!o.quiet) {
-    const auto rate = [](int64_t n, double s) { return s > 0 && n > 0 ? static_cast<double>(n) / s : 0; };
     const auto generated = static_cast<int64_t>(g.tokens.size());
     say("\nprompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; ended by {}; seed {}\n",
         g.prompt_tokens, rate(g.prompt_tokens, g.prefill_seconds), generated, rate(generated - 1, g.decode_seconds),
         g.finish_reason, options.seed);
-    if (const WorkCounts w = engine.work(); w.drafts > 0)
-      say("{} drafts, {} kept, {} steps\n", w.drafts, w.accepted_drafts, w.steps);
   }
   return g.finish_reason == "cancelled" ? kExitInterrupted : 0;
+}
+
+// Several at once, each printed when all before it are. Every answer is the one its prompt gets alone.
+class Several {
+ public:
+  Several(Engine& engine, const RunOptions& o, const GenerateOptions& options,
+          std::vector<std::vector<int32_t>> prompts)
+      : engine_(engine), o_(o), options_(options), prompts_(std::move(prompts)), answers_(prompts_.size()) {}
+
+  int run() {
+    const auto begin = std::chrono::steady_clock::now();
+    size_t next = 0;
+    engine_.generate_many(
+        [&](GenerateTask* task) {
+          if (next == prompts_.size()) return false;
+          *task = {prompts_[next++], options_};
+          return true;
+        },
+        [&](int64_t number, Generation g) {
+          answers_[static_cast<size_t>(number)] = std::move(g);
+          for (; printed_ < answers_.size() && answers_[printed_]; ++printed_) print(printed_);
+        },
+        &interrupted);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (!o_.quiet)
+      say("{} prompts of {} tokens, generated {} tokens, {:.1f} tokens/s; {} failed; seed {}\n", prompts_.size(),
+          prompt_tokens_, tokens_, rate(tokens_, seconds), failed_, options_.seed);
+    if (interrupted) return kExitInterrupted;
+    return failed_ > 0 ? kExitFailed : 0;
+  }
+
+ private:
+  void print(size_t i) {
+    const Generation& g = *answers_[i];
+    if (!o_.quiet) say("[{} of {}]\n", i + 1, prompts_.size());
+    if (!g.error.empty()) {
+      ++failed_;
+      say("kdelta: prompt {}: {}\n", i + 1, in_words_of_flags(g.error));
+    }
+    prompt_tokens_ += g.prompt_tokens;
+    tokens_ += static_cast<int64_t>(g.tokens.size());
+    if (o_.json)
+      print_json(g, options_);
+    else if (engine_.has_tokenizer())
+      fmt::print("{}{}\n", o_.echo ? engine_.detokenize(prompts_[i], true) : "", g.text);
+    else
+      fmt::print("{}\n", ids_text(g.tokens));
+    std::fflush(stdout);
+  }
+
+  Engine& engine_;
+  const RunOptions& o_;
+  const GenerateOptions& options_;
+  std::vector<std::vector<int32_t>> prompts_;
+  std::vector<std::optional<Generation>> answers_;
+  size_t printed_ = 0;
+  int64_t failed_ = 0, prompt_tokens_ = 0, tokens_ = 0;
+};
+
+}  // namespace
+
+int run(const RunOptions& o) {
+  check(o);
+  LoadOptions load = o.load;
+  if (load.max_sequences == 0) load.max_sequences = 1;
+  check_load(load);
+  const std::vector<Prompt> prompts = read_prompts(o);
+  if (o.load.max_sequences == 0)
+    load.max_sequences = std::min({std::ssize(prompts), std::ptrdiff_t{16}, load.token_budget});
+  Engine engine = load_engine(load, o.quiet ? LoadReport::silent : LoadReport::whole,
+                              {.max_sequences = prompts.size() > 1 ? "--max-num-seqs" : ""});
+  GenerateOptions options = generate_options(engine, o.sampling);
+  std::vector<std::vector<int32_t>> ids;
+  for (const Prompt& p : prompts) ids.push_back(p.ids.empty() ? engine.tokenize(p.text, o.specials) : p.ids);
+  if (!engine.has_tokenizer() && !o.json && !o.quiet)
+    say("note: {}; token ids are printed\n", engine.tokenizer_problem());
+  if (o.explain_step) engine.explain_steps([](const std::string& text) { say("step\n{}", text); });
+  int status = 0;
+  if (ids.size() > 1) {
+    status = Several(engine, o, options, std::move(ids)).run();
+  } else {
+    options.cancel = &interrupted;
+    status = run_one(engine, o, options, ids.front());
+  }
+  if (const WorkCounts w = engine.work(); w.drafts > 0 && !o.quiet)
+    say("{} drafts, {} kept, {} steps\n", w.drafts, w.accepted_drafts, w.steps);
+  return status;
 }
 
 }  // namespace kdelta::cli

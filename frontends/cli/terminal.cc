@@ -60,14 +60,30 @@ std::string human_bytes(double bytes) {
   return u == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, units[u]);
 }
 
-Engine load_engine(LoadOptions options, LoadReport report) {
+namespace {
+
+Engine load_with_bar(LoadOptions options, LoadReport report) {
+  ProgressBar bar("loading", report == LoadReport::silent);
+  options.progress = [&](int64_t done, int64_t total) {
+    if (interrupted) throw std::runtime_error("interrupted");
+    bar.update(done, total, "B");
+  };
+  return Engine::load(options);
+}
+
+}  // namespace
+
+Engine load_engine(LoadOptions options, LoadReport report, const LengthFlags& flags) {
   Engine engine = [&] {
-    ProgressBar bar("loading", report == LoadReport::silent);
-    options.progress = [&](int64_t done, int64_t total) {
-      if (interrupted) throw std::runtime_error("interrupted");
-      bar.update(done, total, "B");
-    };
-    return Engine::load(options);
+    try {
+      return load_with_bar(options, report);
+    } catch (const std::bad_alloc&) {
+      throw std::runtime_error(want_of_memory("cannot allocate memory", flags));
+    } catch (const std::exception& e) {
+      const std::string what = e.what();
+      if (!what.starts_with("memory:") && !what.starts_with("cannot allocate")) throw;
+      throw std::runtime_error(want_of_memory(what, flags));
+    }
   }();
   if (report != LoadReport::whole) return engine;
   const MemoryReport& m = engine.memory();

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "frontends/cli/usage.h"
 #include "kdelta/api/engine.h"
 
 namespace kdelta::cli {
@@ -45,7 +46,7 @@ class ProgressBar {
 std::string human_bytes(double bytes);
 // Loads; `bar` shows progress on a terminal, `whole` also prints build, device, memory plan and notes.
 enum class LoadReport : uint8_t { silent, bar, whole };
-Engine load_engine(LoadOptions options, LoadReport report);
+Engine load_engine(LoadOptions options, LoadReport report, const LengthFlags& flags = {});
 // check_options(), and that the model itself goes as far as --max-model-len. Throws UsageError or Error.
 void check_load(const LoadOptions& options);
 

@@ -35,15 +35,8 @@ std::string default_model() {
   return "MODEL";
 }
 
-// The library's options inside a message, in the words of their flags.
-std::string rename_options(std::string message) {
-  constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"max_length", "--max-model-len"},
-                                                                      {"token_budget", "--max-num-batched-tokens"},
-                                                                      {"max_sequences", "--max-num-seqs"},
-                                                                      {"prefix_snapshots", "--prefix-snapshots"}};
-  for (const auto& [field, flag] : kNames)
-    if (const size_t at = message.find(field); at != std::string::npos) message.replace(at, field.size(), flag);
-  return message;
+void replace_first(std::string& message, const std::string& word, const std::string& by) {
+  if (const size_t at = message.find(word); at != std::string::npos) message.replace(at, word.size(), by);
 }
 
 }  // namespace
@@ -109,14 +102,25 @@ std::string in_words_of_flags(const std::string& message) {
       {"weight_rule:", "--scale-rule:"},
       {"activation_rule:", "--activation-scale-rule:"},
       {"depth:", "--n-depth:"}};
-  if (message.starts_with("memory:")) return rename_options(message);
-  if (message.starts_with("cannot allocate"))
-    return message + "; lower --max-model-len, --max-num-batched-tokens or --max-num-seqs, where the command has them";
   for (const auto& [field, flag] : kFlags)
     if (message.starts_with(field)) return std::string(flag) + message.substr(field.size());
   // The prompt may have come from anywhere; what can be changed is the room for it.
   if (message.starts_with("prompt:") && message.find("the context holds") != std::string::npos)
     return message + " (--max-model-len)";
+  return message;
+}
+
+std::string want_of_memory(std::string message, const LengthFlags& flags) {
+  if (message.starts_with("cannot allocate")) {
+    message += "; lower " + flags.max_length + (flags.max_sequences.empty() ? " or " : ", ") +
+               "--max-num-batched-tokens" + (flags.max_sequences.empty() ? "" : " or " + flags.max_sequences);
+    return message;
+  }
+  replace_first(message, "max_length", flags.max_length);
+  replace_first(message, "token_budget", "--max-num-batched-tokens");
+  replace_first(message, "max_sequences", flags.max_sequences);
+  replace_first(message, "prefix_snapshots", "--prefix-snapshots");
+  replace_first(message, ", drafts ", ", --drafts ");
   return message;
 }
 

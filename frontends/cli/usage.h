@@ -18,6 +18,13 @@ class UsageError : public std::runtime_error {
 // The library names options by their fields ("top_p: 2, expected 0..1"); people know the flag ("--top-p: 2, ...").
 std::string in_words_of_flags(const std::string& message);
 
+// Where a command's engine has its size from: the flags that make it smaller. "": nothing of that command does.
+struct LengthFlags {
+  std::string max_length = "--max-model-len", max_sequences = {};
+};
+// A refusal for want of memory, naming what the command has and nothing else.
+std::string want_of_memory(std::string message, const LengthFlags& flags);
+
 // What to say of a command line whose first word, `words[0]`, is none of `commands`.
 std::string no_command(const std::vector<std::string>& words, const std::vector<std::string>& commands);
 

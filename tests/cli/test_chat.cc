@@ -14,6 +14,7 @@
 
 #include "frontends/cli/json_text.h"
 #include "kdelta/io/json.h"
+#include "tests/cli/run_program.h"
 
 namespace kdelta::test {
 namespace {
@@ -38,6 +39,76 @@ TEST(SavedChat, HoldsToolCallsAndWhatTiesResultsToThem) {
   EXPECT_EQ(cli::message_line({.role = "tool", .content = "4", .name = "get", .call_id = "call_1"}),
             R"({"role":"tool","content":"4","name":"get","tool_call_id":"call_1"})");
   EXPECT_EQ(cli::message_line({.role = "user", .content = "x\ny"}), R"({"role":"user","content":"x\ny"})");
+}
+
+// A conversation long enough for a state, its file, and the words of a second process that goes on with it.
+class ChatFiles : public testing::Test {
+ protected:
+  ChatFiles() {
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    std::string question = "Who is";
+    for (int i = 0; i < 80; ++i) question += " the God of Abraham";
+    first_ = talk(question + "\n/save " + path() + "\nAnd who was his son?\n");
+  }
+  ~ChatFiles() override { fs::remove_all(folder_); }
+  std::string path() const { return folder_ + "/talk.jsonl"; }
+  static Result talk(const std::string& lines, const std::string& flags = "") {
+    return run_program("chat models/tiny-k3 --temp 0 -n 24 -c 1024 " + flags, "<<'EOF'\n" + lines + "EOF\n");
+  }
+  static std::string last_line(const std::string& text) {
+    const size_t end = text.find_last_not_of('\n'), begin = text.rfind('\n', end);
+    return text.substr(begin == std::string::npos ? 0 : begin + 1, end - begin);
+  }
+  std::string folder_ = testing::TempDir() + "kdelta_chat_XXXXXX";
+  Result first_;
+};
+
+TEST_F(ChatFiles, ASavedConversationGoesOnInAnotherProcessWithoutBeingComputedAgain) {
+  EXPECT_EQ(first_.status, 0) << first_.err;
+  EXPECT_THAT(first_.err, HasSubstr("2 messages, "));
+  EXPECT_TRUE(fs::exists(path() + ".state"));
+  const Result second = talk("/load " + path() + "\nAnd who was his son?\n/stats\n");
+  EXPECT_EQ(second.status, 0) << second.err;
+  EXPECT_EQ(last_line(second.out), last_line(first_.out));
+  EXPECT_THAT(second.err, testing::ContainsRegex("2 messages, [1-9][0-9]+ tokens of state"));
+  EXPECT_THAT(second.err, testing::ContainsRegex("s, [1-9][0-9]+ of them from earlier turns"));
+  fs::remove(path() + ".state");
+  const Result cold = talk("/load " + path() + "\nAnd who was his son?\n/stats\n");
+  EXPECT_EQ(last_line(cold.out), last_line(first_.out)) << "the text is what counts";
+  EXPECT_THAT(cold.err, HasSubstr(" 0 of them from earlier turns (nothing is known of the prompt's beginning)"));
+}
+
+TEST_F(ChatFiles, ATornOrForeignStateIsRefusedAndTheConversationAtHandStays) {
+  const auto refused = [&](const std::string& flags, const std::string& why) {
+    const Result r = talk("Hello\n/load " + path() + "\nHello\n", "-q " + flags);
+    const Result alone = talk("Hello\nHello\n", "-q " + flags);
+    EXPECT_EQ(r.status, 1);
+    EXPECT_EQ(r.out, alone.out);
+    EXPECT_THAT(r.err, testing::AllOf(HasSubstr("kdelta: " + path() + ".state: " + why),
+                                      HasSubstr("; without that file the conversation is computed again")));
+  };
+  refused("--state-dtype bf16", "recurrent of layer 0: F32");
+  refused("--load-format dummy", "of another model, number ");
+  fs::resize_file(path() + ".state", fs::file_size(path() + ".state") - 1);
+  refused("", "torn: ");
+  EXPECT_EQ(talk("/load " + path() + "\n", "-q --prefix-snapshots 0").status, 0) << "no state is asked for";
+}
+
+TEST_F(ChatFiles, WhatIsNoConversationIsRefusedByName) {
+  std::ofstream(folder_ + "/bad") << "{\"role\":\"robot\",\"content\":\"x\"}\n";
+  std::ofstream(folder_ + "/empty");
+  for (const auto& [line, why] : std::initializer_list<std::pair<std::string, const char*>>{
+           {"/load", "/load: no file named"},
+           {"/save", "/save: no file named"},
+           {"/load " + folder_ + "/bad", "role: 'robot'"},
+           {"/load " + folder_ + "/empty", "holds no message"},
+           {"/load /nonesuch", "/nonesuch: cannot open"},
+           {"/save " + folder_, "no regular file"},
+           {"/save /nonesuch/x", "/nonesuch/x: cannot create"}}) {
+    const Result r = talk(line + "\n", "-q");
+    EXPECT_EQ(r.status, 1) << line;
+    EXPECT_THAT(r.err, HasSubstr(why)) << line;
+  }
 }
 
 // The program on a pseudo terminal.

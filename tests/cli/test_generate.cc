@@ -56,6 +56,37 @@ TEST_F(Generate, ARequestThatFailsMakesTheExitCodeOne) {
   EXPECT_THAT(text(path("out")), HasSubstr("token 99999"));
 }
 
+TEST_F(Generate, SeveralPromptsOfARunAreAnsweredInOrderEachAsAlone) {
+  const std::string tail = " -q -n 12 --temp 0.8 --seed 3 --ignore-eos";
+  const std::vector<std::string> prompts = {"And God said", "In the beginning", "And"};
+  std::string flags, want;
+  std::ofstream file(path("prompts"));
+  for (const std::string& p : prompts) {
+    flags += " -p '" + p + "'";
+    file << p << (p == "And" ? "" : "\r\n\n");
+    want += run_program("run models/tiny-k3 -p '" + p + "'" + tail).out;
+  }
+  file.close();
+  EXPECT_EQ(run_program("run models/tiny-k3" + flags + tail).out, want);
+  EXPECT_EQ(run_program("run models/tiny-k3 --prompts " + path("prompts") + tail).out, want);
+  EXPECT_EQ(run_program("run models/tiny-k3 --prompts - -N 2" + tail, "<" + path("prompts")).out, want);
+  const Result loud = run_program("run models/tiny-k3 -n 3 --temp 0 --json" + flags);
+  EXPECT_EQ(std::count(loud.out.begin(), loud.out.end(), '\n'), 3);
+  EXPECT_THAT(loud.err, AllOf(HasSubstr("[2 of 3]"), HasSubstr("3 prompts of "), HasSubstr("tokens/s; 0 failed")));
+}
+
+TEST_F(Generate, OfSeveralPromptsOneThatFailsIsNamedAndTheOthersAreAnswered) {
+  const std::string base = "run models/tiny-k3 -q -c 16 -n 4 --temp 0 --ignore-eos";
+  std::string longer = "And God said";
+  for (int i = 0; i < 20; ++i) longer += " unto him";
+  const Result r = run_program(base + " -p 'And God said' -p '" + longer + "' -p 'And'");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_THAT(r.err,
+              AllOf(HasSubstr("kdelta: prompt 2: prompt: "), HasSubstr("the context holds 16 (--max-model-len)")));
+  EXPECT_EQ(r.out, run_program(base + " -p 'And God said'").out + "\n" + run_program(base + " -p 'And'").out);
+  EXPECT_EQ(run_program("run models/tiny-k3 --prompts -", "</dev/null").status, 2);
+}
+
 TEST_F(Generate, DraftsChangeNothingButTheNumberOfSteps) {
   const std::string base = "run models/tiny-k3 -p 'And God said' -n 48 --temp 0";
   const Result plain = run_program(base), lookup = run_program(base + " --drafts 4"),

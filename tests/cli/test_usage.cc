@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "kdelta/api/options.h"
@@ -97,7 +98,11 @@ std::vector<Wrong> wrong_flags() {
       {"chat", "-p ''", "--prompt: empty"},
       {"perplexity", "--ids ''", "--ids: no token id"},
       {"run", "-p x --stop a b", "b"},
-      {"run", "-p x --ids 1", "give one of --prompt, --file, --ids"},
+      {"run", "-p x y", "y"},
+      {"run", "-p x -p ''", "--prompt: empty"},
+      {"run", "-p x --prompts README.md", "give one of --prompt, --file, --prompts, --ids"},
+      {"run", "-p x -N -1", "--max-num-seqs: -1"},
+      {"run", "-p x --ids 1", "give one of --prompt, --file, --prompts, --ids"},
       {"run", "-f /nonesuch", "--file"},
       {"run", "-p x --stop ''", "--stop"},
       {"run", "-p x --json --logprobs -1", "--logprobs: -1, expected >= 0"},
@@ -177,6 +182,32 @@ TEST(Usage, APromptThatTheContextDoesNotHoldIsWrongUsage) {
   const Result r = run_program("run " + kTiny + " --ids 1,2,3,4 -c 4");
   EXPECT_EQ(r.status, 2);
   EXPECT_THAT(r.err, HasSubstr("the context holds 4 (--max-model-len)"));
+}
+
+// Kimi K3 with random weights fits no machine; whatever a command is asked for, what it says shrinks the plan is a flag
+// of its own.
+TEST(Usage, ARefusalForWantOfMemoryNamesOnlyFlagsOfTheCommand) {
+  const std::string model = " " + kBare + " --load-format dummy ";
+  for (const auto& [command, flags, named] : std::initializer_list<std::array<const char*, 3>>{
+           {"run", "--ids 1", "--max-model-len 32768"},
+           {"run", "--prompts README.md", "--max-num-seqs 16"},
+           {"chat", "-p x", "--prefix-snapshots 2"},
+           {"chat", "-p x --drafts 3", "--drafts 3"},
+           {"generate", "-i README.md -o /nonesuch/x", "--max-num-seqs 16"},
+           {"perplexity", "--ids 1,2,3", "--window 3"},
+           {"perplexity", "--ids 1,2,3 -c 900", "--max-model-len 900"},
+           {"bench", "", "the longest of --n-prompt, --n-gen and --n-depth 514"},
+           {"bench", "-c 900 --concurrency 8", "--max-model-len 900, --max-num-batched-tokens 512, --concurrency 8"},
+           {"logits", "--ids 1,2 --out x", "the number of --ids, 2"}}) {
+    const Result r = run_program(command + model + flags);
+    EXPECT_EQ(r.status, 1) << command << r.err;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("kdelta: memory: "), HasSubstr(named))) << command;
+    const std::string help = run_program(std::string(command) + " --help").out;
+    for (size_t at = r.err.find("--"); at != std::string::npos; at = r.err.find("--", at + 2)) {
+      const std::string flag = r.err.substr(at, r.err.find_first_not_of("-abcdefghijklmnopqrstuvwxyz", at) - at);
+      EXPECT_THAT(help, testing::ContainsRegex(flag + "[ ,]")) << command;
+    }
+  }
 }
 
 TEST(Usage, AnInstructionSetThatTheMachineLacksIsRefusedWithThoseItHas) {
