@@ -182,7 +182,8 @@ TEST(SavedPrefix, WhatIsNoPrefixOrHasNoPlaceIsRefused) {
               HasSubstr("expected a prompt alone"));
   EXPECT_THAT(error_of([&] { engine.resume(state, {}, {}, "x"); }), HasSubstr("expected one left at least"));
   EXPECT_THAT(error_of([&] { engine.load_prefix(std::span(state).first(300), "x"); }), StartsWith("x: torn"));
-  Engine draft = Engine::load({.model = "models/tiny-k3-draft", .threads = 1, .max_length = 512, .prefix_snapshots = 2});
+  Engine draft =
+      Engine::load({.model = "models/tiny-k3-draft", .threads = 1, .max_length = 512, .prefix_snapshots = 2});
   EXPECT_THAT(error_of([&] { draft.load_prefix(state, "x"); }), StartsWith("x: of another model"));
 }
 
@@ -191,7 +192,8 @@ TEST(Messages, LinesOfTheOpenAiFormAreReadBackAndBadOnesAreNamed) {
       "{\"role\":\"user\",\"content\":\"x\\ny\"}\n\n"
       "{\"role\":\"assistant\",\"content\":\"\",\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"call_1\",\"type\":"
       "\"function\",\"function\":{\"name\":\"get\",\"arguments\":\"{}\"}}]}\r\n"
-      "{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"4\"}],\"name\":\"get\",\"tool_call_id\":\"call_1\"}",
+      "{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"4\"}],\"name\":\"get\",\"tool_call_id\":\"call_"
+      "1\"}",
       "c");
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[0].content, "x\ny");
@@ -201,7 +203,8 @@ TEST(Messages, LinesOfTheOpenAiFormAreReadBackAndBadOnesAreNamed) {
   EXPECT_EQ(all[2].content + all[2].name + all[2].call_id, "4getcall_1");
   EXPECT_THAT(error_of([] { Engine::read_messages("{\"role\":\"user\",\"content\":\"\"}\nx\n", "c"); }),
               StartsWith("c: line 2: "));
-  EXPECT_THAT(error_of([] { Engine::read_messages("{\"content\":\"a\"}", "c"); }), HasSubstr("c: line 1: role: missing"));
+  EXPECT_THAT(error_of([] { Engine::read_messages("{\"content\":\"a\"}", "c"); }),
+              HasSubstr("c: line 1: role: missing"));
 }
 
 }  // namespace

@@ -45,10 +45,10 @@ void add_config(Digest& d, const ModelConfig& c) {
   for (const MixerKind m : c.mixer) numbers(d, m);
   numbers(d, c.kda.heads, c.kda.head_dim, c.kda.conv_width, c.kda.full_rank_gate, c.kda.gate_lower_bound.has_value());
   numbers(d, c.mla.heads, c.mla.nope, c.mla.rope, c.mla.value, c.mla.latent, c.mla.query_rank, c.mla.output_gate);
-  numbers(d, c.moe.experts, c.moe.chosen, c.moe.width, c.moe.shared, c.moe.latent, c.moe.latent_norm,
-          c.moe.renormalize, c.moe.groups, c.moe.topk_groups, c.moe.first_dense, c.moe.every);
-  for (const float x : {c.rms_norm_eps, c.kda.gate_lower_bound.value_or(0), c.moe.scaling, c.situ_beta,
-                        c.situ_linear_beta})
+  numbers(d, c.moe.experts, c.moe.chosen, c.moe.width, c.moe.shared, c.moe.latent, c.moe.latent_norm, c.moe.renormalize,
+          c.moe.groups, c.moe.topk_groups, c.moe.first_dense, c.moe.every);
+  for (const float x :
+       {c.rms_norm_eps, c.kda.gate_lower_bound.value_or(0), c.moe.scaling, c.situ_beta, c.situ_linear_beta})
     d.number(x);
 }
 

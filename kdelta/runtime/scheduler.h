@@ -62,7 +62,9 @@ void plan_step(const SchedulerConfig& config, std::span<const Candidate> candida
 
 // The candidates as the step after `plan` finds them, before its tokens are known: every draft accepted, every sampled
 // token there, nobody ended. What is planned from these bounds holds for the truth: computed is never more, so pages
-// suffice, and rows are of the same kind.
+// suffice, and rows are of the same kind; the rows of those that ended mean nothing. Preempted candidates are taken to
+// start anew: a caller that saved their state, and put that into `candidates` when it launched the plan, passes the
+// plan without them.
 void bound_candidates(std::span<const Candidate> candidates, const SchedulerConfig& config, const Plan& plan,
                       std::vector<Candidate>* next);
 

@@ -17,8 +17,8 @@
 namespace {
 
 struct Ledger {
-  std::atomic<int64_t> live{0}, peak{0};  // of operator new
-  std::atomic<int64_t> buffers{0};        // taken by aligned_alloc, given back or not
+  std::atomic<int64_t> live{0}, peak{0};   // of operator new
+  std::atomic<int64_t> buffers{0};         // taken by aligned_alloc, given back or not
   std::atomic<int64_t> until_failure{-1};  // -1: none fails
   bool lasting = false;                    // all that follow fail too
   std::atomic<int64_t> failures{0};
@@ -243,8 +243,8 @@ class Scenario {
     for (const auto& [id, said] : copies) {
       const Answer& a = answers_[id];
       if (a.finish == FinishReason::error) continue;
-      EXPECT_TRUE(std::equal(a.tokens.begin(), a.tokens.end(),
-                             want_[0].tokens.begin() + static_cast<int64_t>(said), want_[0].tokens.end()));
+      EXPECT_TRUE(std::equal(a.tokens.begin(), a.tokens.end(), want_[0].tokens.begin() + static_cast<int64_t>(said),
+                             want_[0].tokens.end()));
     }
   }
 
