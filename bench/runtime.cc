@@ -1,20 +1,49 @@
-// runtime_bench [MODEL [DRAFT]]: what the runtime itself costs and saves, in CPU time of one thread, on tiny-k3 by
-// default. One JSON line per measurement, the median of several and their spread (max / min).
+// runtime_bench [--topic=NAME [--results=FOLDER]] [MODEL [DRAFT]]: what the runtime itself costs and saves, in CPU time
+// of one thread, on tiny-k3 by default. One JSON line per measurement, the median of several and their spread (max /
+// min);
+// --topic also writes the results file.
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <new>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "bench/support/machine.h"
+#include "kdelta/core/error.h"
 #include "kdelta/model/load.h"
 #include "kdelta/runtime/engine.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+}
+
+// The pair below is consistent with itself; g++ 12 sees only that free() meets a pointer from operator new.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+void* operator new(size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
+  throw std::bad_alloc();
+}
+void operator delete(void* p) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
 
 namespace kdelta {
 namespace {
 
+using Json = nlohmann::ordered_json;
 using runtime::Engine;
 using runtime::EngineConfig;
 
@@ -35,10 +64,14 @@ Measured measure(int times, const std::function<double()>& once) {
   return {all[all.size() / 2], all.back() / all.front()};
 }
 
-void print(const std::string& what, const Measured& m, const char* unit, const std::string& more = "") {
-  std::printf("{\"what\":\"%s\",\"median\":%.4g,\"unit\":\"%s\",\"spread\":%.2f%s}\n", what.c_str(), m.median, unit,
-              m.spread, more.c_str());
+Json measurements = Json::array();
+
+void print(const std::string& what, const Measured& m, const char* unit, const Json& more = Json::object()) {
+  Json row{{"what", what}, {"median", m.median}, {"unit", unit}, {"spread", m.spread}};
+  row.update(more);
+  std::printf("%s\n", row.dump().c_str());
   std::fflush(stdout);
+  measurements.push_back(std::move(row));
 }
 
 std::vector<int32_t> prompt(int64_t length, uint64_t seed) {
@@ -71,11 +104,11 @@ double run(Engine& engine) {
   return cpu_seconds() - begin;
 }
 
-// Plan and batch of a step of 256 decoding sequences of 2,000 tokens, without the model.
-void plan_and_build(int64_t columns) {
-  constexpr int64_t kRows = 256, kTokens = 2000, kPages = 40;
-  const runtime::SchedulerConfig sc{.max_sequences = kRows, .token_budget = 8192, .columns = columns};
-  std::vector<runtime::Request> requests(kRows);
+// Plan and batch of a step of decoding sequences of 2,000 tokens, without the model.
+double plan_and_build(int64_t sequences, int64_t columns) {
+  constexpr int64_t kTokens = 2000, kPages = 40;
+  const runtime::SchedulerConfig sc{.max_sequences = sequences, .token_budget = 8192, .columns = columns};
+  std::vector<runtime::Request> requests(static_cast<size_t>(sequences));
   std::vector<runtime::Candidate> candidates;
   int32_t slot = 1, page = 1;
   for (auto& r : requests) {
@@ -95,10 +128,10 @@ void plan_and_build(int64_t columns) {
   }
   runtime::BatchBuilder builder(
       Device{},
-      {.tokens = 8192, .sequences = kRows, .columns = columns, .pages = kPages, .logit_rows = kRows * columns});
+      {.tokens = 8192, .sequences = sequences, .columns = columns, .pages = kPages, .logit_rows = sequences * columns});
   runtime::Plan plan;
   std::vector<runtime::BatchRow> rows;
-  rows.reserve(kRows);
+  rows.reserve(static_cast<size_t>(sequences));
   const Measured m = measure(201, [&] {
     const double begin = cpu_seconds();
     plan_step(sc, candidates, 0, 100, &plan);
@@ -111,7 +144,9 @@ void plan_and_build(int64_t columns) {
     builder.build(rows, false);
     return (cpu_seconds() - begin) * 1e6;
   });
-  print("plan and build 256 sequences, " + std::to_string(columns - 1) + " drafts", m, "us");
+  print("plan and build " + std::to_string(sequences) + " sequences, " + std::to_string(columns - 1) + " drafts", m,
+        "us");
+  return m.median;
 }
 
 void concurrency(const Model& model) {
@@ -123,8 +158,24 @@ void concurrency(const Model& model) {
       return static_cast<double>(n * 128) / run(engine);
     });
     if (n == 1) alone = m.median;
-    print("concurrency " + std::to_string(n), m, "tokens/s", ",\"against_one\":" + std::to_string(m.median / alone));
+    print("concurrency " + std::to_string(n), m, "tokens/s", {{"against_one", m.median / alone}});
+    // What could be hidden behind the model if the next step were planned while one runs.
+    const double step_us = 1e6 * static_cast<double>(n) / m.median, host_us = plan_and_build(n, 1);
+    print("share of planning and building in a step of " + std::to_string(n), {100 * host_us / step_us, m.spread}, "%");
   }
+}
+
+// Steps of sequences that decode, once all are under way.
+void allocations_per_step(const Model& model) {
+  constexpr int64_t kSequences = 16, kSteps = 100;
+  Engine engine(model, config(kSequences));
+  for (int64_t i = 0; i < kSequences; ++i) engine.submit(prompt(32, static_cast<uint64_t>(i)), greedy(400));
+  const std::function<void(const runtime::TokenEvent&)> ignore = [](const runtime::TokenEvent&) {};
+  for (int i = 0; i < 20; ++i) engine.step(ignore);
+  const int64_t before = allocations;
+  for (int64_t i = 0; i < kSteps; ++i) engine.step(ignore);
+  const double each = static_cast<double>(allocations - before) / static_cast<double>(kSteps);
+  print("allocations of a step of 16 decoding sequences", {each, 1}, "");
 }
 
 void prefix(const Model& model) {
@@ -141,7 +192,8 @@ void prefix(const Model& model) {
   once(ids);
   const Measured hit = measure(21, [&] { return once(ids); });
   print("prompt of 2,049 tokens, cold", cold, "ms");
-  print("the same behind a prefix of 2,048", hit, "ms", ",\"of_cold\":" + std::to_string(hit.median / cold.median));
+  print("the same behind a prefix of 2,048", hit, "ms");
+  print("a prefix hit of 2,048 tokens, of its prefill", {100 * hit.median / cold.median, hit.spread}, "%");
 }
 
 void drafts(const Model& model, const Model& draft) {
@@ -160,22 +212,62 @@ void drafts(const Model& model, const Model& draft) {
       return 300 / run(engine);
     });
     if (plain == 0) plain = m.median;
+    const runtime::EngineStats& stats = engine.stats();
     print("drafts: " + kind, m, "tokens/s",
-          ",\"against_none\":" + std::to_string(m.median / plain) + ",\"kept_per_step\":" +
-              std::to_string(static_cast<double>(engine.stats().accepted_drafts) /
-                             static_cast<double>(std::max<int64_t>(1, engine.stats().steps))) +
-              ",\"slot_bytes\":" + std::to_string(engine.memory().slots));
+          {{"against_none", m.median / plain},
+           {"kept_per_step", static_cast<double>(stats.accepted_drafts) / static_cast<double>(stats.steps)},
+           {"slot_bytes", engine.memory().slots}});
   }
 }
 
-int run_all(const std::string& model_directory, const std::string& draft_directory) {
-  const LoadedModel model = load_model(model_directory, LoadFormat::checkpoint);
-  const LoadedModel draft = load_model(draft_directory, LoadFormat::checkpoint);
-  plan_and_build(1);
-  plan_and_build(8);
-  concurrency(*model.model);
+struct Flags {
+  std::string topic, results = "bench/results", command = "runtime_bench";
+  std::vector<std::string> models = {"models/tiny-k3", "models/tiny-k3-draft"};
+};
+
+Flags parse(int argc, char** argv) {
+  Flags f;
+  size_t given = 0;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    f.command += " " + arg;
+    if (arg.starts_with("--topic="))
+      f.topic = arg.substr(8);
+    else if (arg.starts_with("--results="))
+      f.results = arg.substr(10);
+    else if (given < 2 && !arg.starts_with("-"))
+      f.models[given++] = arg;
+    else
+      fail(ErrorCode::invalid_argument, "'", arg, "', accepted: --topic=NAME, --results=FOLDER, MODEL, DRAFT");
+  }
+  return f;
+}
+
+void write(const Flags& f) {
+  const bench::Machine m = bench::this_machine();
+  const Json all{{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"cpus", m.cpus}}},
+                 {"commit", m.commit},
+                 {"date", m.date},
+                 {"threads", 1},
+                 {"command", f.command},
+                 {"measurements", measurements}};
+  const std::filesystem::path folder = std::filesystem::path(f.results) / m.folder;
+  std::filesystem::create_directories(folder);
+  const std::filesystem::path path = folder / (m.date + "-" + f.topic + ".json");
+  std::ofstream(path) << all.dump(1) << "\n";
+  std::printf("written: %s\n", path.c_str());
+}
+
+int run_all(const Flags& f) {
+  const LoadedModel model = load_model(f.models[0], LoadFormat::checkpoint);
+  const LoadedModel draft = load_model(f.models[1], LoadFormat::checkpoint);
+  plan_and_build(256, 1);
+  plan_and_build(256, 8);
+  allocations_per_step(*model.model);
   prefix(*model.model);
+  concurrency(*model.model);
   drafts(*model.model, *draft.model);
+  if (!f.topic.empty()) write(f);
   return 0;
 }
 
@@ -184,7 +276,7 @@ int run_all(const std::string& model_directory, const std::string& draft_directo
 
 int main(int argc, char** argv) {
   try {
-    return kdelta::run_all(argc > 1 ? argv[1] : "models/tiny-k3", argc > 2 ? argv[2] : "models/tiny-k3-draft");
+    return kdelta::run_all(kdelta::parse(argc, argv));
   } catch (const std::exception& e) {
     std::fprintf(stderr, "runtime_bench: %s\n", e.what());
     return 1;
