@@ -51,7 +51,14 @@ enum class StateKind : uint8_t {
 enum class SlotRule : uint8_t {
   column,  // every draft column has a slot of its own; the state is in the slot of column accepted - 1
   window,  // column 0 alone is used; the state begins at row accepted - 1 of the first axis
+  replay,  // column 0 alone is used; it holds the state of accepted = 1, and the first accepted - 1 rows of the layer's
+           // `record` states lead from there to where the state begins (Mixer::replay, or the next step itself)
+  record,  // column 0 alone is used; row i of the first axis is what draft i of the last step did to the layer's
+           // `replay` states. Nothing of it is read when accepted = 1: a settled state has no records
 };
+
+// How states that cannot be cut are kept while drafts are verified: SlotRule::column, or replay and record.
+enum class DraftStates : uint8_t { slots, records };
 
 struct StateSpec {
   std::string name;
@@ -69,6 +76,7 @@ struct StateParams {
   DType activation = DType::bf16;  // of convolution windows and latents
   DType recurrent = DType::f32;    // of recurrent states
   int64_t columns = 1;             // 1 + the most drafts a verification step may carry
+  DraftStates draft_states = DraftStates::slots;
   int64_t page_tokens = 64;
 };
 

@@ -45,7 +45,7 @@ class Run {
   void load_state() {
     const S* src = nullptr;
     if (a_.seq.fresh.data[task_.n] == 0)
-      src = kda_cpu::state_rows<S>(a_, task_, *a_.seq.slot.at(task_.n, a_.seq.accepted.data[task_.n] - 1));
+      src = kda_cpu::state_rows<S>(a_, task_, *a_.seq.slot.at(task_.n, kda_cpu::start_column(a_, task_.n)));
     for (int64_t c = 0; c < width_; c += W) {
       const Panel p = w_.panel(c);
       if (src == nullptr)

@@ -352,6 +352,11 @@ KDELTA_INLINE void round_to_pool(float* x, int64_t n) {
     }
 }
 
+// The column of the slot that sequence n starts from: with records it has one, brought there by replay.
+KDELTA_INLINE int64_t start_column(const KdaArgs& a, int64_t n) {
+  return a.records.null() ? a.seq.accepted.data[n] - 1 : 0;
+}
+
 // Row v_begin of one head's state in one slot.
 template <class S>
 KDELTA_INLINE S* state_rows(const KdaArgs& a, const Task& task, int64_t slot) {

@@ -19,6 +19,11 @@ struct Scan {
   }
 };
 
+// Counters of heads that several tasks share; behind the scratch of all threads.
+KDELTA_INLINE int64_t counter_bytes(const KdaDesc& d) {
+  return d.records > 0 ? align64(d.N * d.H * static_cast<int64_t>(sizeof(int32_t))) : 0;
+}
+
 // Of one thread, for the larger of its prefill and its step schedule.
 template <class PrefillScratch>
 KDELTA_INLINE int64_t thread_bytes(int64_t K, int64_t V) {
@@ -50,17 +55,26 @@ KDELTA_INLINE void zero_rows_of_nobody(const KdaArgs& a) {
 }
 
 template <class Vec, class Prefill, class S>
-void run_task(const KdaArgs& a, const Task& task, char* scratch) {
+void run_task(const KdaArgs& a, const Task& task, char* scratch, int32_t* parts_left) {
   if (a.seq.cu.data[task.n + 1] == a.seq.cu.data[task.n] || *a.seq.slot.at(task.n, 0) == -1) return;
   Carver carver{scratch};
+  const bool records = !a.records.null();
   if (task.n < a.seq.n_prefill) {
     typename Prefill::Scratch w;
     w.carve(carver, a.q.dim(2), task.v_end - task.v_begin);
+    if (records && pending(a, task).count > 0) {
+      S* own = own_rows<S>(a, task);
+      replay<Vec>(pending(a, task), task.v_begin, task.v_end - task.v_begin, own, own);
+    }
     Prefill::template run<S>(a, task, w);
   } else {
     StepScratch w;
     w.carve(carver, a.q.dim(2), task.v_end - task.v_begin);
-    step_sequence<Vec, S>(a, task, w);
+    const int64_t len = a.seq.cu.data[task.n + 1] - a.seq.cu.data[task.n];
+    if (records && (len > 1 || pending(a, task).count > 0))
+      step_sequence_recorded<Vec, S>(a, task, w, parts_left);
+    else
+      step_sequence<Vec, S>(a, task, w);
   }
 }
 
@@ -75,11 +89,15 @@ void run_all(const Exec& ex, const KdaArgs& a, const KdaDesc& d, void* scratch) 
   if (split > most) split = most;
   const int64_t width = ((d.V + split - 1) / split + 63) / 64 * 64;
   split = (d.V + width - 1) / width;
+  auto* parts_left = reinterpret_cast<int32_t*>(static_cast<char*>(scratch) + ex.threads->size() * bytes);
+  const bool shared = split > 1 && !a.records.null();  // heads whose records several tasks write
+  for (int64_t i = 0; shared && i < heads; ++i) parts_left[i] = static_cast<int32_t>(split);
   parallel_for_ranked(ex, heads * split, 1, [&](int rank, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t part = i % split, head = i / split, v_end = (part + 1) * width;
       const Task task{head / d.H, head % d.H, part * width, v_end < d.V ? v_end : d.V};
-      run_task<Vec, Prefill, S>(a, task, static_cast<char*>(scratch) + rank * bytes);
+      run_task<Vec, Prefill, S>(a, task, static_cast<char*>(scratch) + rank * bytes,
+                                shared ? parts_left + head : nullptr);
     }
   });
 }

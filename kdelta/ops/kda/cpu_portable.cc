@@ -7,7 +7,7 @@ namespace {
 // A thread runs one schedule at a time, so they share its bytes.
 template <class Prefill>
 int64_t bytes(const KdaDesc& d) {
-  return d.target.threads * kda_cpu::thread_bytes<Prefill>(d.K, d.V);
+  return d.target.threads * kda_cpu::thread_bytes<Prefill>(d.K, d.V) + kda_cpu::counter_bytes(d);
 }
 
 }  // namespace
@@ -25,6 +25,10 @@ const char* kda_refuse_f32(const KdaDesc& d) {
 
 void kda_portable(const Exec& ex, const KdaArgs& args, const KdaDesc& d, void* scratch) {
   kda_cpu::run<simd::Portable, kda_cpu::Scan<simd::Portable>>(ex, args, d, scratch);
+}
+
+void kda_replay_portable(const Exec& ex, const KdaReplayArgs& args, const KdaDesc& d, void*) {
+  kda_cpu::run_replay<simd::Portable>(ex, args, d);
 }
 
 }  // namespace kdelta

@@ -140,8 +140,7 @@ void scan_sequence(const KdaArgs& a, const Task& task, ScanScratch& w) {
   const int32_t* cu = a.seq.cu.data;
   const int64_t len = cu[task.n + 1] - cu[task.n], width = task.v_end - task.v_begin, K = w.tokens.K, Kp = w.tokens.Kp;
   const S* src = nullptr;
-  if (a.seq.fresh.data[task.n] == 0)
-    src = state_rows<S>(a, task, *a.seq.slot.at(task.n, a.seq.accepted.data[task.n] - 1));
+  if (a.seq.fresh.data[task.n] == 0) src = state_rows<S>(a, task, *a.seq.slot.at(task.n, start_column(a, task.n)));
   for (int64_t d = 0; d < Kp; ++d) w.zeros[d] = 0;
   auto width_at = [&](int64_t column) { return width - column < W ? width - column : W; };
   for (int64_t c = 0; c < width; c += W)

@@ -28,6 +28,14 @@ void check_state(const KdaArgs& a, int64_t H, int64_t V, int64_t K) {
     refuse(str("state: slot stride ", a.state.stride[0], ", expected at least ", H * V * K));
 }
 
+void check_records(const KdaArgs& a, int64_t H, int64_t K, int64_t V) {
+  const int64_t columns = a.seq.columns(), width = 2 * K + V;
+  expect_view(a.records, {a.state.dim(0), columns - 1, H, width}, "kda: records");
+  if (a.records.stride[2] != width || a.records.stride[1] != H * width)
+    refuse(str("records: record and head strides ", a.records.stride[1], " and ", a.records.stride[2],
+               ", expected dense ", H * width, " and ", width));
+}
+
 void check(const KdaArgs& a) {
   if (a.q.shape.rank != 3) refuse(str("q: shape ", to_string(a.q.shape), ", expected [T, H, K]"));
   if (a.v.shape.rank != 3) refuse(str("v: shape ", to_string(a.v.shape), ", expected [T, H, V]"));
@@ -49,6 +57,7 @@ void check(const KdaArgs& a) {
   if (!std::isfinite(a.scale)) refuse(str("scale: ", a.scale, ", expected a finite number"));
   check_state(a, H, V, K);
   expect_sequences(a.seq, "kda");
+  if (!a.records.null()) check_records(a, H, K, V);
 }
 
 }  // namespace
@@ -72,8 +81,11 @@ Cost kda_cost(const KdaArgs& a) {
 
 void kda(const Exec& ex, const KdaArgs& a) {
   check(a);
-  if (!ex.planning) validate_sequences(a.seq, a.q.dim(0), a.state.dim(0), "kda");
-  const KdaDesc desc{target_of(ex), a.q.dim(0), a.seq.count(), a.q.dim(1), a.q.dim(2), a.v.dim(2), a.q.dtype};
+  const bool records = !a.records.null();
+  if (!ex.planning)
+    validate_sequences(a.seq, a.q.dim(0), a.state.dim(0), "kda", records ? SlotColumns::first : SlotColumns::all);
+  const KdaDesc desc{target_of(ex), a.q.dim(0), a.seq.count(), a.q.dim(1),
+                     a.q.dim(2),    a.v.dim(2), a.q.dtype,     records ? a.seq.columns() - 1 : 0};
   run_op(ex, "kda", kda_variants(), a, desc, kda_cost(a));
 }
 

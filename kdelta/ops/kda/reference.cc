@@ -1,6 +1,7 @@
 // The definition of kda: the recurrence token by token in fp64. The state is rounded to the pool's dtype after each
 // decode token (a verification continues from what it stored, like that many single steps) and after each 64 tokens of
-// a prefill.
+// a prefill. Of a decode token decay, key and change are taken as a record holds them, in fp32, whether it leaves one
+// or not.
 #include <cmath>
 #include <vector>
 
@@ -58,63 +59,117 @@ Vector decay(const KdaArgs& a, int64_t t, int64_t h) {
   return r;
 }
 
-// One head of one sequence: the state as [V][K] in fp64.
+// A head's state as [V][K] in fp64, and where it is kept.
 class Head {
  public:
-  Head(const KdaArgs& a, int64_t h) : a_(a), h_(h), K_(a.q.dim(2)), V_(a.v.dim(2)), s_(static_cast<size_t>(K_ * V_)) {}
+  Head(const AnyView& pool, int64_t h)
+      : pool_(pool), h_(h), K_(pool.dim(3)), V_(pool.dim(2)), s_(static_cast<size_t>(K_ * V_)) {}
 
   void load(int64_t slot) {
-    for (int64_t i = 0; i < K_ * V_; ++i) {
-      const int64_t at = slot * a_.state.stride[0] + h_ * V_ * K_ + i;
-      s_[static_cast<size_t>(i)] = a_.state.dtype == DType::f32 ? static_cast<const float*>(a_.state.data)[at]
-                                                                : to_float(static_cast<const bf16*>(a_.state.data)[at]);
-    }
+    for (int64_t i = 0; i < K_ * V_; ++i) s_[static_cast<size_t>(i)] = pool_element(slot, i);
   }
   void store(int64_t slot) const {
     for (int64_t i = 0; i < K_ * V_; ++i)
-      put(a_.state, slot * a_.state.stride[0] + h_ * V_ * K_ + i, s_[static_cast<size_t>(i)]);
+      put(pool_, slot * pool_.stride[0] + h_ * V_ * K_ + i, s_[static_cast<size_t>(i)]);
   }
   void round_to_pool() {
     for (double& s : s_) {
       const float f = static_cast<float>(s);
-      s = a_.state.dtype == DType::f32 ? f : to_float(to_bf16(f));
+      s = pool_.dtype == DType::f32 ? f : to_float(to_bf16(f));
     }
   }
-  void token(int64_t t) {
-    const Vector q = key(a_, a_.q, t, h_, static_cast<double>(a_.scale)), k = key(a_, a_.k, t, h_, 1),
-                 d = decay(a_, t, h_);
-    const double b = element(a_.beta, t, h_), beta = a_.beta_kind == KdaBeta::raw ? sigmoid(b) : b;
-    for (int64_t v = 0; v < V_; ++v) {
-      double* s = &s_[static_cast<size_t>(v * K_)];
-      double read = 0, o = 0;
-      for (size_t i = 0; i < k.size(); ++i) read += (s[i] *= d[i]) * k[i];
-      const double u = beta * (element(a_.v, t, h_, v) - read);
-      for (size_t i = 0; i < k.size(); ++i) o += (s[i] += u * k[i]) * q[i];
-      put(a_.out, t * a_.out.stride[0] + h_ * a_.out.stride[1] + v, o);
+
+  void decay(const double* d) {
+    for (int64_t v = 0; v < V_; ++v)
+      for (int64_t i = 0; i < K_; ++i) at(v, i) *= d[i];
+  }
+  void change(const double* k, const double* u) {
+    for (int64_t v = 0; v < V_; ++v)
+      for (int64_t i = 0; i < K_; ++i) at(v, i) += u[v] * k[i];
+  }
+  double read(int64_t v, const Vector& x) const {
+    double sum = 0;
+    for (int64_t i = 0; i < K_; ++i) sum += s_[static_cast<size_t>(v * K_ + i)] * x[static_cast<size_t>(i)];
+    return sum;
+  }
+  // The first `count` records of a slot.
+  void replay(const View<float>& records, int64_t slot, int64_t count) {
+    for (int64_t j = 0; j < count; ++j) {
+      const float* r = records.at(slot, j, h_);
+      const Vector all(r, r + 2 * K_ + V_);
+      decay(all.data());
+      change(all.data() + K_, all.data() + 2 * K_);
+      round_to_pool();
     }
   }
 
  private:
-  const KdaArgs& a_;
+  double& at(int64_t v, int64_t i) { return s_[static_cast<size_t>(v * K_ + i)]; }
+  double pool_element(int64_t slot, int64_t i) const {
+    const int64_t at = slot * pool_.stride[0] + h_ * V_ * K_ + i;
+    return pool_.dtype == DType::f32 ? static_cast<const float*>(pool_.data)[at]
+                                     : to_float(static_cast<const bf16*>(pool_.data)[at]);
+  }
+  const AnyView& pool_;
   int64_t h_, K_, V_;
   Vector s_;
 };
 
-void sequence(const KdaArgs& a, int64_t n, int64_t h) {
+void to_fp32(Vector& x) {
+  for (double& e : x) e = static_cast<float>(e);
+}
+
+// Token t: its output, and what a record says of it when `record` is given. Decode tokens are exactly that.
+void token(const KdaArgs& a, Head& head, int64_t h, int64_t t, bool decode, float* record = nullptr) {
+  const int64_t V = a.v.dim(2);
+  const Vector q = key(a, a.q, t, h, static_cast<double>(a.scale));
+  Vector d = decay(a, t, h), k = key(a, a.k, t, h, 1), u(static_cast<size_t>(V));
+  if (decode) to_fp32(d), to_fp32(k);
+  const double b = element(a.beta, t, h), beta = a.beta_kind == KdaBeta::raw ? sigmoid(b) : b;
+  head.decay(d.data());
+  for (int64_t v = 0; v < V; ++v) u[static_cast<size_t>(v)] = beta * (element(a.v, t, h, v) - head.read(v, k));
+  if (decode) to_fp32(u);
+  head.change(k.data(), u.data());
+  for (int64_t v = 0; v < V; ++v) put(a.out, t * a.out.stride[0] + h * a.out.stride[1] + v, head.read(v, q));
+  for (const Vector* part : {&d, &k, &u})
+    for (size_t i = 0; record != nullptr && i < part->size(); ++i) *record++ = static_cast<float>((*part)[i]);
+}
+
+void prefill(const KdaArgs& a, Head& head, int64_t n, int64_t h) {
   const Sequences& s = a.seq;
   const int64_t begin = s.cu.data[n], len = s.cu.data[n + 1] - begin;
-  const bool prefill = n < s.n_prefill;
-  Head head(a, h);
-  if (s.fresh.data[n] == 0) head.load(*s.slot.at(n, s.accepted.data[n] - 1));
   for (int64_t i = 0; i < len; ++i) {
-    head.token(begin + i);
-    if (!prefill || (i + 1) % kKdaChunk == 0) head.round_to_pool();
-    if (!prefill) head.store(*s.slot.at(n, i));
-    for (int64_t x = 0; prefill && !s.snapshot.null() && x < s.snapshot.dim(0); ++x)
+    token(a, head, h, begin + i, false);
+    if ((i + 1) % kKdaChunk == 0) head.round_to_pool();
+    for (int64_t x = 0; !s.snapshot.null() && x < s.snapshot.dim(0); ++x)
       if (*s.snapshot.at(x, 2) != -1 && *s.snapshot.at(x, 0) == n && *s.snapshot.at(x, 1) == i + 1)
         head.store(*s.snapshot.at(x, 2));
   }
-  if (prefill) head.store(*s.slot.at(n, 0));
+  head.store(*s.slot.at(n, 0));
+}
+
+void decode(const KdaArgs& a, Head& head, int64_t n, int64_t h) {
+  const Sequences& s = a.seq;
+  const int64_t begin = s.cu.data[n], len = s.cu.data[n + 1] - begin;
+  for (int64_t i = 0; i < len; ++i) {
+    const bool recorded = !a.records.null() && i > 0;
+    token(a, head, h, begin + i, true, recorded ? a.records.at(*s.slot.at(n, 0), i - 1, h) : nullptr);
+    head.round_to_pool();
+    if (!recorded) head.store(*s.slot.at(n, i));
+  }
+}
+
+void sequence(const KdaArgs& a, int64_t n, int64_t h) {
+  Head head(a.state, h);
+  const int32_t accepted = a.seq.accepted.data[n];
+  if (a.seq.fresh.data[n] == 0) {
+    head.load(*a.seq.slot.at(n, a.records.null() ? accepted - 1 : 0));
+    if (!a.records.null()) head.replay(a.records, *a.seq.slot.at(n, 0), accepted - 1);
+  }
+  if (n < a.seq.n_prefill)
+    prefill(a, head, n, h);
+  else
+    decode(a, head, n, h);
 }
 
 void zero_rows(const KdaArgs& a, int64_t begin, int64_t end) {
@@ -134,6 +189,16 @@ void kda_reference(const Exec&, const KdaArgs& a, const KdaDesc& d, void*) {
       for (int64_t h = 0; h < d.H; ++h) sequence(a, n, h);
   }
   zero_rows(a, a.seq.cu.data[a.seq.count()], d.T);
+}
+
+void kda_replay_reference(const Exec&, const KdaReplayArgs& a, const KdaDesc& d, void*) {
+  for (int64_t n = 0; n < d.N; ++n)
+    for (int64_t h = 0; a.slot.data[n] != -1 && h < d.H; ++h) {
+      Head head(a.state, h);
+      head.load(a.slot.data[n]);
+      head.replay(a.records, a.slot.data[n], a.accepted.data[n] - 1);
+      head.store(a.slot.data[n]);
+    }
 }
 
 }  // namespace kdelta

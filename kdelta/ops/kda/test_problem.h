@@ -42,6 +42,7 @@ class Problem {
   Guarded<int32_t> cu, slot, accepted;
   Guarded<uint8_t> fresh;
   std::optional<Guarded<int32_t>> snapshot;
+  std::optional<Guarded<float>> records;
   KdaGate gate_kind = KdaGate::bounded;
   KdaBeta beta_kind = KdaBeta::raw;
   KdaNorm norm_kind = KdaNorm::l2;
@@ -133,6 +134,7 @@ class Problem {
              .n_decode = static_cast<int>(n() - n_prefill),
              .max_len = T};
     if (snapshot) a.seq.snapshot = *snapshot;
+    if (records) a.records = *records;
     a.state = state.view();
     a.out = out.view();
     return a;
@@ -141,7 +143,15 @@ class Problem {
     kda(ex, args());
     EXPECT_TRUE(out.guards_intact());
     EXPECT_TRUE(state.guards_intact());
+    EXPECT_TRUE(!records || records->guards_intact());
   }
+  // From now on drafts leave records; all of them hold NaN.
+  void keep_records() {
+    records.emplace(Shape{z.slots, z.columns - 1, z.H, 2 * z.K + z.V});
+    for (int64_t i = 0; i < records->size(); ++i) (*records)[i] = NAN;
+  }
+  float* record(int64_t s, int64_t j) { return records->data() + (s * (z.columns - 1) + j) * record_floats(); }
+  int64_t record_floats() const { return z.H * (2 * z.K + z.V); }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(z.K)); }
 
   size_t slot_bytes() const { return static_cast<size_t>(z.H * z.V * z.K) * sizeof(S); }

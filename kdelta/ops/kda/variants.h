@@ -11,6 +11,7 @@ struct KdaDesc {
   Target target;
   int64_t T = 0, N = 0, H = 0, K = 0, V = 0;
   DType activation = DType::bf16;
+  int64_t records = 0;  // of a slot; 0: drafts have slots
 };
 
 using KdaVariant = Variant<KdaArgs, KdaDesc>;
@@ -23,6 +24,15 @@ const char* kda_refuse_f32(const KdaDesc& d);
 
 #define KDELTA_VARIANT(name, isa, refuse, scratch) void kda_##name(const Exec&, const KdaArgs&, const KdaDesc&, void*);
 #include "kdelta/ops/kda/variants.inc"
+#undef KDELTA_VARIANT
+
+// The kernels of kda_replay. Its row follows from kda's: the one of the same name, else the first that needs no more
+// than kda's row does.
+using KdaReplayVariant = Variant<KdaReplayArgs, KdaDesc>;
+std::span<const KdaReplayVariant> kda_replay_variants();
+
+#define KDELTA_VARIANT(name, isa) void kda_replay_##name(const Exec&, const KdaReplayArgs&, const KdaDesc&, void*);
+#include "kdelta/ops/kda/replay_variants.inc"
 #undef KDELTA_VARIANT
 
 }  // namespace kdelta
