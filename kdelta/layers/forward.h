@@ -47,6 +47,10 @@ class Mixer {
   virtual std::vector<StateSpec> states(const StateParams& params) const = 0;
   virtual void forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x,
                        const AnyConstView& addend, const AnyView& out) const = 0;
+  // Brings states of SlotRule::replay to where accepted = 1 finds them, for sequences whose last step kept accepted[n]
+  // tokens; slot[n] is column 0 of the sequence, -1: none. A mixer without such states has nothing to do.
+  virtual void replay(const Exec&, const View<const int32_t>& /*slot*/, const View<const int32_t>& /*accepted*/,
+                      StateView) const {}
 };
 
 // A sublayer without memory: MLP, MoE.

@@ -117,6 +117,11 @@ void Decoder::forward(const Exec& ex, const Batch& b, std::span<const std::vecto
   with_residual(ex, {b, states, activation, logits});
 }
 
+void Decoder::replay(const Exec& ex, const View<const int32_t>& slot, const View<const int32_t>& accepted,
+                     std::span<const std::vector<AnyView>> states) const {
+  for (size_t l = 0; l < layers_.size(); ++l) layers_[l].mixer->replay(ex, slot, accepted, states[l]);
+}
+
 void Decoder::run_layers(Exec ex, const Step& step, Residual& stream) const {
   const Batch& b = step.b;
   embed(ex, {.token = b.token, .table = embed_, .out = stream.sum()});

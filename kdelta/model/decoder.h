@@ -29,6 +29,8 @@ class Decoder : public Model {
   std::vector<std::vector<StateSpec>> states(const StateParams& params) const override;
   void forward(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
                const View<float>& logits) const override;
+  void replay(const Exec& ex, const View<const int32_t>& slot, const View<const int32_t>& accepted,
+              std::span<const std::vector<AnyView>> states) const override;
 
  protected:
   struct Step {

@@ -23,6 +23,9 @@ class Model {
   // vocabulary] fp32 receives the rows that b.logit_row names (zeros for -1).
   virtual void forward(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
                        const View<float>& logits) const = 0;
+  // Enqueues Mixer::replay of every layer.
+  virtual void replay(const Exec& ex, const View<const int32_t>& slot, const View<const int32_t>& accepted,
+                      std::span<const std::vector<AnyView>> states) const = 0;
 };
 
 // The only list of models: config.kind -> object without weights.

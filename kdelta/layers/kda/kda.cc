@@ -82,17 +82,31 @@ std::vector<WeightSpec> KdaLayer::weights() {
 
 std::vector<StateSpec> KdaLayer::states(const StateParams& params) const {
   const int64_t window = c_.conv_width - 1 + params.columns - 1;
-  return {{.name = "recurrent",
-           .dtype = params.recurrent,
-           .shape = {c_.heads, c_.head_dim, c_.head_dim},
-           .rule = SlotRule::column,
-           .shard_axis = 0},
-          {.name = "conv",
-           .dtype = params.activation,
-           .shape = {window, 3 * c_.heads * c_.head_dim},
-           .rule = SlotRule::window,
-           .shard_axis = 1,
-           .shard_groups = 3}};
+  const bool records = params.columns > 1 && params.draft_states == DraftStates::records;
+  std::vector<StateSpec> specs = {{.name = "recurrent",
+                                   .dtype = params.recurrent,
+                                   .shape = {c_.heads, c_.head_dim, c_.head_dim},
+                                   .rule = records ? SlotRule::replay : SlotRule::column,
+                                   .shard_axis = 0},
+                                  {.name = "conv",
+                                   .dtype = params.activation,
+                                   .shape = {window, 3 * c_.heads * c_.head_dim},
+                                   .rule = SlotRule::window,
+                                   .shard_axis = 1,
+                                   .shard_groups = 3}};
+  if (records)
+    specs.push_back({.name = "records",
+                     .dtype = DType::f32,
+                     .shape = {params.columns - 1, c_.heads, 3 * c_.head_dim},
+                     .rule = SlotRule::record,
+                     .shard_axis = 1});
+  return specs;
+}
+
+void KdaLayer::replay(const Exec& ex, const View<const int32_t>& slot, const View<const int32_t>& accepted,
+                      StateView state) const {
+  if (state.size() > 2)
+    kda_replay(ex, {.state = state[0], .records = state[2].as<float>(), .slot = slot, .accepted = accepted});
 }
 
 KdaLayer::Inputs KdaLayer::project(const Exec& ex, const AnyConstView& x) const {
@@ -152,6 +166,7 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
            .scale = 1.0f / std::sqrt(static_cast<float>(K)),
            .seq = seq,
            .state = state[0],
+           .records = state.size() > 2 ? state[2].as<float>() : View<float>(),
            .out = core});
 
   const AnyView gate = c_.full_rank_gate ? in.gate : expand(ex, in.gate, g_b_);

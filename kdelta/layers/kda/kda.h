@@ -23,10 +23,13 @@ class KdaLayer final : public Mixer {
  public:
   explicit KdaLayer(const KdaLayerConfig& config) : c_(config) {}
   std::vector<WeightSpec> weights() override;
-  // recurrent [H, V, K] per column, then the convolution window [W-1 + columns-1, 3 H K].
+  // recurrent [H, V, K], then the convolution window [W-1 + columns-1, 3 H K], then, when drafts leave records, those
+  // [columns-1, H, 2 K + V].
   std::vector<StateSpec> states(const StateParams& params) const override;
   void forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x, const AnyConstView& addend,
                const AnyView& out) const override;
+  void replay(const Exec& ex, const View<const int32_t>& slot, const View<const int32_t>& accepted,
+              StateView state) const override;
 
  private:
   // What x is multiplied by, and where that goes.

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 
+#include "kdelta/core/buffer.h"
 #include "kdelta/core/check.h"
 #include "kdelta/layers/kda/kda.h"
 #include "kdelta/ops/gated_norm/gated_norm.h"
@@ -302,6 +303,105 @@ TEST_P(KdaLayerLayout, TakesTheSigmoidOfBetaOnceHoweverLargeItIs) {
     EXPECT_LE(test::relative_rmse(test::doubles(got.out), test::doubles(want.out)), 2e-6) << raw;
     EXPECT_LE(test::relative_rmse(test::doubles(got.state), test::doubles(want.state)), 2e-6) << raw;
   }
+}
+
+// Two steps with drafts, of which some are kept: pools as the layer's specs ask for them in either way of keeping
+// drafts, each sequence with its own number of kept ones.
+class DraftedRun {
+ public:
+  DraftedRun(const KdaLayer& layer, DraftStates states, DType recurrent)
+      : layer_(layer), specs_(layer.states({.recurrent = recurrent, .columns = kColumns, .draft_states = states})) {
+    for (const StateSpec& s : specs_) {
+      const int64_t count = s.rule == SlotRule::column ? 1 + 3 * kColumns : kSlots;
+      buffers_.push_back(Buffer(Device{}, count * s.bytes()));
+      std::memset(buffers_.back().data(), 0xff, static_cast<size_t>(count * s.bytes()));  // NaN
+      Shape shape = s.shape;
+      shape.rank += 1;
+      for (int i = s.shape.rank; i > 0; --i) shape.dim[static_cast<size_t>(i)] = s.shape[i - 1];
+      shape.dim[0] = count;
+      pools_.push_back(buffers_.back().view(s.dtype, shape));
+    }
+    for (int64_t n = 0; n < 3; ++n)
+      for (int64_t c = 0; c < kColumns; ++c)
+        slot_.push_back(static_cast<int32_t>(c == 0 ? 1 + n : 4 + n * (kColumns - 1) + c - 1));
+  }
+  // Rows of `len` tokens each; outputs in `out`.
+  void step(const Exec& ex, int64_t len, std::vector<int32_t> accepted, std::vector<uint8_t> fresh,
+            const Guarded<bf16>& x, Guarded<bf16>& out) {
+    std::vector<int32_t> cu;
+    for (int64_t n = 0; n <= 3; ++n) cu.push_back(static_cast<int32_t>(n * len));
+    Batch b;
+    b.n_decode = 3;
+    b.max_len = len;
+    b.cu = {cu.data(), {4}};
+    b.slot = {slot_.data(), {3, kColumns}};
+    b.accepted = {accepted.data(), {3}};
+    b.fresh = {fresh.data(), {3}};
+    b.snapshot = {nullptr, {0, 3}};
+    b.context = {cu.data(), {3}};
+    const Shape shape{3 * len, kHidden};
+    layer_.forward(ex, b, pools_, AnyConstView(x.data(), DType::bf16, shape), {},
+                   AnyView(out.data(), DType::bf16, shape));
+  }
+  // The recurrent states behind `accepted` tokens of each row's last step.
+  std::string settled(const Exec& ex, const std::vector<int32_t>& accepted) {
+    const int32_t own[] = {1, 2, 3};
+    layer_.replay(ex, {own, {3}}, {accepted.data(), {3}}, pools_);
+    std::string bytes;
+    const bool slots = specs_[0].rule == SlotRule::column;
+    for (size_t n = 0; n < 3; ++n) {
+      const int32_t s = slots ? slot_[n * kColumns + static_cast<size_t>(accepted[n]) - 1] : own[n];
+      bytes.append(static_cast<const char*>(pools_[0].data) + s * specs_[0].bytes(),
+                   static_cast<size_t>(specs_[0].bytes()));
+    }
+    return bytes;
+  }
+  static constexpr int64_t kColumns = 4;
+
+ private:
+  const KdaLayer& layer_;
+  std::vector<StateSpec> specs_;
+  std::vector<Buffer> buffers_;
+  std::vector<AnyView> pools_;
+  std::vector<int32_t> slot_;
+};
+
+TEST(KdaLayerDrafts, RecordsAndSlotsGiveTheSameBits) {
+  TestLayer l(layouts()[0].config(), DType::bf16, DType::bf16);
+  TestExec test;
+  const Exec ex = test.exec();
+  Rng rng(5);
+  Guarded<bf16> x({12, kHidden}), a({12, kHidden}), b({12, kHidden});
+  for (const DType recurrent : {DType::f32, DType::bf16}) {
+    DraftedRun slots(l.layer, DraftStates::slots, recurrent), records(l.layer, DraftStates::records, recurrent);
+    std::vector<int32_t> accepted = {1, 1, 1};
+    for (int i = 0; i < 6; ++i) {
+      fill_normal(x, rng);
+      const int64_t len = i % 3 == 2 ? 1 : 4;
+      slots.step(ex, len, accepted, std::vector<uint8_t>(3, i == 0), x, a);
+      records.step(ex, len, accepted, std::vector<uint8_t>(3, i == 0), x, b);
+      ASSERT_TRUE(same_bits(a, b)) << "step " << i;
+      accepted = len == 1 ? std::vector<int32_t>{1, 1, 1} : std::vector<int32_t>{1 + i % 4, 4, 3 - i % 2};
+    }
+    EXPECT_EQ(slots.settled(ex, {1, 1, 1}), records.settled(ex, {1, 1, 1}));
+    fill_normal(x, rng);
+    slots.step(ex, 4, {1, 1, 1}, {0, 0, 0}, x, a);
+    records.step(ex, 4, {1, 1, 1}, {0, 0, 0}, x, b);
+    EXPECT_EQ(slots.settled(ex, {2, 4, 1}), records.settled(ex, {2, 4, 1}));
+  }
+}
+
+// Without drafts there is nothing to keep: the same states in both ways.
+TEST(KdaLayerDrafts, RecordsExistOnlyWhereThereAreDrafts) {
+  const KdaLayer layer(layouts()[0].config());
+  const auto plain = layer.states({.columns = 1, .draft_states = DraftStates::records});
+  ASSERT_EQ(plain.size(), 2u);
+  EXPECT_EQ(plain[0].rule, SlotRule::column);
+  const auto specs = layer.states({.columns = 9, .draft_states = DraftStates::records});
+  ASSERT_EQ(specs.size(), 3u);
+  EXPECT_EQ(specs[0].rule, SlotRule::replay);
+  EXPECT_EQ(specs[2].rule, SlotRule::record);
+  EXPECT_EQ(specs[2].bytes(), 8 * kHeads * 3 * kDim * 4);
 }
 
 }  // namespace
