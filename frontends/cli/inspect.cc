@@ -74,7 +74,7 @@ void print_text(const Engine& engine, const InspectOptions& o) {
   fmt::print("  {:<32} {:>12}\n", "program and tokenizer", size(m.program));
   fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n", "weights, mapped", size(m.weights_mapped), "weights, converted",
              size(m.weights_converted));
-  fmt::print("  {:<32} {:>12}  ({} each)\n", "recurrent and convolution slots", size(m.slots), size(m.slot_bytes));
+  fmt::print("  {:<32} {:>12}  ({} each)\n", "recurrent and convolution slots", size(m.slots), size(m.sequence_bytes));
   fmt::print("  {:<32} {:>12}  ({} per token)\n", "latent pages", size(m.pages), size(m.token_bytes));
   fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n", "scratch of a step", size(m.scratch), "logits", size(m.logits));
   fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n", "batches, lists and requests", size(m.batch + m.host), "total",
@@ -105,7 +105,7 @@ void print_json(const Engine& engine, const InspectOptions& o) {
       ",\"memory\":{{\"program\":{},\"weights_mapped\":{},\"weights_converted\":{},\"slots\":{},\"pages\":{},"
       "\"scratch\":{},\"logits\":{},\"batch\":{},\"host\":{},\"slot_bytes\":{},\"token_bytes\":{},\"total\":{}}}",
       m.program, m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch, m.host,
-      m.slot_bytes, m.token_bytes, m.total());
+      m.sequence_bytes, m.token_bytes, m.total());
   fmt::print(",\"groups\":[");
   for (size_t i = 0; i < info.groups.size(); ++i)
     fmt::print("{}{{\"name\":{},\"dtype\":{},\"tensors\":{},\"bytes\":{}}}", i == 0 ? "" : ",",

@@ -110,6 +110,11 @@ void add_drafts(CLI::App& c, LoadOptions& o) {
   c.add_option("--drafts", o.drafts, "Tokens guessed ahead per step and verified, 0 to 16; no answer changes by them")
       ->capture_default_str()
       ->check(CLI::Range(0, 16));
+  c.add_option(
+       "--draft-states", o.draft_states,
+       "What is kept of drafts: slots (a state each), records (what leads there), auto (what takes less memory)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"slots", "records", "auto"}));
   c.add_option("--draft-model", o.draft_model, "Smaller model that guesses; without it the text itself is looked up")
       ->check(CLI::ExistingDirectory);
 }

@@ -73,6 +73,7 @@ std::string in_words_of_flags(const std::string& message) {
       {"token_budget:", "--max-num-batched-tokens:"},
       {"cache_tokens:", "--cache-tokens:"},
       {"drafts:", "--drafts:"},
+      {"draft_states:", "--draft-states:"},
       {"draft_model:", "--draft-model:"},
       {"draft model:", "--draft-model:"},
       {"prefix_snapshots:", "--prefix-snapshots:"},

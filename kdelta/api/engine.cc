@@ -25,7 +25,8 @@ Options op_options(const LoadOptions& o) {
   return out;
 }
 
-runtime::EngineConfig engine_config(const LoadOptions& o, const ModelConfig& model) {
+runtime::EngineConfig engine_config(const LoadOptions& o, const LoadedModel& loaded) {
+  const ModelConfig& model = loaded.config;
   runtime::EngineConfig c;
   c.activation = parse_float_type(o.dtype, "dtype");
   c.recurrent = parse_float_type(o.state_dtype, "state_dtype");
@@ -40,6 +41,7 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const ModelConfig& mod
   c.drafts = o.drafts;
   c.prefix_snapshots = o.prefix_snapshots;
   c.all_logits = o.all_logits;
+  c.draft_states = parse_draft_states(o.draft_states).value_or(runtime::lighter_draft_states(*loaded.model, c));
   return c;
 }
 
@@ -80,8 +82,11 @@ MemoryReport memory_report(const LoadedModel& model, const runtime::MemoryPlan& 
           .batch = p.batch,
           .host = p.host,
           .drafter = p.drafter,
-          .slot_bytes = p.slot_bytes,
-          .token_bytes = p.page_bytes / c.page_tokens};
+          .sequence_bytes = p.sequence_bytes,
+          .token_bytes = p.page_bytes / c.page_tokens,
+          .draft_states = c.drafts == 0                          ? ""
+                          : c.draft_states == DraftStates::slots ? "slots"
+                                                                 : "records"};
 }
 
 }  // namespace
@@ -137,7 +142,7 @@ runtime::DraftModelConfig draft_config(const LoadOptions& o, const runtime::Engi
 
 // `draft`: null without one.
 void check_plan(const LoadOptions& o, const LoadedModel& model, const Model* draft, int64_t weights) {
-  const runtime::EngineConfig config = engine_config(o, model.config);
+  const runtime::EngineConfig config = engine_config(o, model);
   naming_force(o, [&] {
     const int64_t drafter = draft == nullptr ? 0 : runtime::plan_model_drafter(*draft, draft_config(o, config));
     check_memory(*model.model, config, weights, available_memory(), drafter);
@@ -165,7 +170,7 @@ Engine Engine::load(const LoadOptions& options) {
   const int64_t program = resident_bytes() + program_file_bytes();
   e->model = load_model(options.model, format_of(options), load_choices(options));
   e->info = describe_model(e->model);
-  e->config = engine_config(options, e->model.config);
+  e->config = engine_config(options, e->model);
   e->config.model_id = e->model.identity;
   if (e->tokenizer && e->tokenizer->vocab_size() > e->model.config.vocab_size) {
     e->tokenizer_problem = str(options.model, ": the tokenizer has ", e->tokenizer->vocab_size(), " tokens, the model ",

@@ -18,9 +18,10 @@ struct MemoryReport {
   int64_t program = 0;  // what the process held when loading began, the tokenizer, and code still to be touched
   int64_t weights_mapped = 0, weights_converted = 0;
   int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0;
-  int64_t host = 0;                         // lists, prefix cache, requests at full length
-  int64_t drafter = 0;                      // of the draft model, its weights included
-  int64_t slot_bytes = 0, token_bytes = 0;  // per sequence; per token of context
+  int64_t host = 0;                             // lists, prefix cache, requests at full length
+  int64_t drafter = 0;                          // of the draft model, its weights included
+  int64_t sequence_bytes = 0, token_bytes = 0;  // of a sequence's slots, drafts included; per token of context
+  std::string draft_states = {};                // how drafts are kept: slots, records; empty: there are none
   int64_t total() const {
     return program + weights_mapped + weights_converted + slots + pages + scratch + logits + batch + host + drafter;
   }

@@ -37,6 +37,8 @@ class ProbeGuard {
 
 // "bf16" or "fp32" and their long names; throws naming the option.
 DType parse_float_type(const std::string& name, const char* option);
+// None: auto.
+std::optional<DraftStates> parse_draft_states(const std::string& name);
 
 class Collector;
 

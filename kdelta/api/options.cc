@@ -63,10 +63,18 @@ DType parse_float_type(const std::string& name, const char* option) {
   fail(ErrorCode::invalid_argument, option, ": '", name, "', accepted: bf16, fp32");
 }
 
+std::optional<DraftStates> parse_draft_states(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  if (name == "slots") return DraftStates::slots;
+  if (name == "records") return DraftStates::records;
+  fail(ErrorCode::invalid_argument, "draft_states: '", name, "', accepted: slots, records, auto");
+}
+
 void check_options(const LoadOptions& o) {
   (void)parse_float_type(o.dtype, "dtype");
   (void)parse_float_type(o.state_dtype, "state_dtype");
   (void)parse_gate_choice(o.kda_gate);
+  (void)parse_draft_states(o.draft_states);
   check_isa(o.isa);
   check_force(o);
   require(o.threads >= 0 && o.threads <= kMostThreads, "threads", o.threads, str("0 to ", kMostThreads));

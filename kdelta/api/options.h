@@ -31,8 +31,11 @@ struct LoadOptions {
   int64_t token_budget = 512;  // tokens per step
   int64_t prefill_grid = 64;   // prompts are cut at multiples of this only; 1: anywhere
   int64_t max_sequences = 1;
-  int64_t cache_tokens = 0;      // of all requests together; 0: enough for max_sequences of max_length
-  int64_t drafts = 0;            // tokens guessed ahead per step and verified, 0 to 16; no answer changes by them
+  int64_t cache_tokens = 0;  // of all requests together; 0: enough for max_sequences of max_length
+  int64_t drafts = 0;        // tokens guessed ahead per step and verified, 0 to 16; no answer changes by them
+  // What is kept of drafts until they are verified: "slots" (a state each), "records" (what leads to that state), or
+  // "auto": what takes less memory. No answer changes by it.
+  std::string draft_states = "auto";
   std::string draft_model;       // directory of a smaller model of the same vocabulary; empty: looked up in the text
   int64_t prefix_snapshots = 0;  // states kept for prompts that begin alike; 0: none
   bool all_logits = false;       // for logits() and perplexity(); such an engine does not generate

@@ -31,6 +31,10 @@ int64_t page_bytes(const LayerStates& layers) {
   return sum_bytes(layers, [](const StateSpec& s) { return s.kind == StateKind::page; });
 }
 
+int64_t sequence_bytes(const LayerStates& layers, int64_t columns) {
+  return slot_bytes(layers) + (columns - 1) * draft_slot_bytes(layers);
+}
+
 int64_t pool_count(const StateSpec& spec, const PoolSize& size) {
   if (spec.kind == StateKind::page) return size.pages + 1;
   return size.slots + 1 + (spec.rule == SlotRule::column ? size.draft_slots : 0);

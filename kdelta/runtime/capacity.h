@@ -20,6 +20,8 @@ struct PoolSize {
 int64_t slot_bytes(const LayerStates& layers);
 int64_t draft_slot_bytes(const LayerStates& layers);
 int64_t page_bytes(const LayerStates& layers);
+// Of slots, all that one sequence holds.
+int64_t sequence_bytes(const LayerStates& layers, int64_t columns);
 
 // How many arrays the pool of one spec holds, the reserved one included.
 int64_t pool_count(const StateSpec& spec, const PoolSize& size);

@@ -36,7 +36,10 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
                  .columns = 1 + config.drafts} {
   threads_ = std::make_unique<ThreadPool>(config.options.threads);
   scratch_ = std::make_unique<Arena>(Device{}, plan_.scratch);
-  pool_ = std::make_unique<StatePool>(Device{}, model.states(state_params(config)), pool_size(config));
+  pool_ = std::make_unique<StatePool>(Device{}, model.states(state_params(config)), pool_size(config),
+                                      [this](int32_t slot, int32_t accepted) {
+                                        model_.replay(exec_, {&slot, {1}}, {&accepted, {1}}, pool_->views());
+                                      });
   prefixes_ = std::make_unique<PrefixCache>(*pool_, prefix_config(config));
   builder_ = std::make_unique<BatchBuilder>(Device{}, capacity_);
   logits_ = Buffer(Device{}, plan_.logits);

@@ -69,7 +69,11 @@ int64_t request_bytes(const EngineConfig& c) {
 }
 
 StateParams state_params(const EngineConfig& c) {
-  return {.activation = c.activation, .recurrent = c.recurrent, .columns = 1 + c.drafts, .page_tokens = c.page_tokens};
+  return {.activation = c.activation,
+          .recurrent = c.recurrent,
+          .columns = 1 + c.drafts,
+          .draft_states = c.draft_states,
+          .page_tokens = c.page_tokens};
 }
 
 PoolSize pool_size(const EngineConfig& c) {
@@ -98,6 +102,15 @@ BatchCapacity batch_capacity(const EngineConfig& c) {
           .page_tokens = c.page_tokens,
           .logit_rows = logits,
           .snapshots = c.prefix_snapshots == 0 ? 0 : tokens / prefix_config(c).unit + c.max_sequences};
+}
+
+DraftStates lighter_draft_states(const Model& model, const EngineConfig& config) {
+  const auto bytes = [&](DraftStates states) {
+    StateParams params = state_params(config);
+    params.draft_states = states;
+    return sequence_bytes(model.states(params), params.columns);
+  };
+  return bytes(DraftStates::slots) < bytes(DraftStates::records) ? DraftStates::slots : DraftStates::records;
 }
 
 void check_config(const EngineConfig& c) {
@@ -138,7 +151,7 @@ MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t d
   const auto specs = model.states(state_params(config));
   const BatchCapacity capacity = batch_capacity(config);
   MemoryPlan p;
-  p.slot_bytes = slot_bytes(specs);
+  p.sequence_bytes = sequence_bytes(specs, 1 + config.drafts);
   p.page_bytes = page_bytes(specs);
   p.slots = pool_bytes(Device{}, specs, StateKind::slot, pool_size(config));
   p.pages = pool_bytes(Device{}, specs, StateKind::page, pool_size(config));

@@ -18,14 +18,15 @@ struct EngineConfig {
   int64_t max_length = 4096;   // prompt + output of one request
   int64_t cache_tokens = 0;    // of all requests together; 0: max_sequences * max_length
   int64_t page_tokens = 64;
-  int64_t prefill_grid = 64;      // see SchedulerConfig
-  int64_t drafts = 0;             // most draft tokens verified in one step of a request, 0..16
-  int64_t prefix_snapshots = 0;   // states kept for requests that begin alike; 0: no prefix reuse
-  int64_t prefix_interval = 256;  // tokens between the snapshots that a prefill leaves
-  int64_t save_bytes = 0;         // for the states of preempted requests; what does not fit is computed again
-  uint64_t model_id = 0;          // tells weights apart: a state of another id is refused
-  std::vector<Bucket> buckets;    // shapes that pure decode steps are padded to; empty: none
-  bool all_logits = false;        // logits of every token, not only of the last (logits, perplexity)
+  int64_t prefill_grid = 64;                        // see SchedulerConfig
+  int64_t drafts = 0;                               // most draft tokens verified in one step of a request, 0..16
+  DraftStates draft_states = DraftStates::records;  // what a verification keeps to be taken back to
+  int64_t prefix_snapshots = 0;                     // states kept for requests that begin alike; 0: no prefix reuse
+  int64_t prefix_interval = 256;                    // tokens between the snapshots that a prefill leaves
+  int64_t save_bytes = 0;       // for the states of preempted requests; what does not fit is computed again
+  uint64_t model_id = 0;        // tells weights apart: a state of another id is refused
+  std::vector<Bucket> buckets;  // shapes that pure decode steps are padded to; empty: none
+  bool all_logits = false;      // logits of every token, not only of the last (logits, perplexity)
   Options options;
 };
 
@@ -35,7 +36,7 @@ struct EngineConfig {
 // states that are imported and log-probabilities that are asked for come on top, with whoever brings them.
 struct MemoryPlan {
   int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0, host = 0, drafter = 0, saved = 0;
-  int64_t slot_bytes = 0, page_bytes = 0;  // of one slot, one page, all layers
+  int64_t sequence_bytes = 0, page_bytes = 0;  // of one sequence's slots, drafts included, and of one page, all layers
   int64_t total() const { return slots + pages + scratch + logits + batch + host + drafter + saved; }
 };
 // The drafter's part is what it says of itself.
@@ -51,6 +52,8 @@ BatchCapacity batch_capacity(const EngineConfig& config);
 PrefixConfig prefix_config(const EngineConfig& config);
 // What a request of full length takes while it is in the engine, beside its state.
 int64_t request_bytes(const EngineConfig& config);
+// How this model's drafts are kept in less memory; records when both take the same.
+DraftStates lighter_draft_states(const Model& model, const EngineConfig& config);
 // Throws Error(invalid_argument) naming the setting.
 void check_config(const EngineConfig& config);
 

@@ -8,17 +8,21 @@
 namespace kdelta::runtime {
 namespace {
 
-// The parts of a settled state of `tokens` tokens, without data, in the order in which the pool saves them.
+// The parts of a settled state of `tokens` tokens, without data, in the order in which the pool saves them. How drafts
+// were kept has left no trace in it.
 std::vector<StatePart> empty_parts(const LayerStates& layers, int64_t columns, int64_t tokens) {
   std::vector<StatePart> parts;
   for (size_t l = 0; l < layers.size(); ++l)
     for (const StateSpec& s : layers[l]) {
+      if (s.kind == StateKind::slot && s.rule == SlotRule::record) continue;
       parts.push_back({.layer = static_cast<int>(l), .spec = s});
       int64_t& first = parts.back().spec.shape.dim[0];
       if (s.kind == StateKind::page)
         first = tokens;
       else if (s.rule == SlotRule::window)
         first -= columns - 1;
+      else
+        parts.back().spec.rule = SlotRule::column;
     }
   return parts;
 }

@@ -31,10 +31,26 @@ int32_t take(std::vector<int32_t>& free, const char* what) {
   return number;
 }
 
+// Bytes of a slot or page that matter when accepted = 1.
+int64_t settled_bytes(const StateSpec& s, int64_t columns) {
+  if (s.kind == StateKind::page) return s.bytes();
+  switch (s.rule) {
+    case SlotRule::column:
+    case SlotRule::replay:
+      return s.bytes();
+    case SlotRule::window:
+      return s.bytes() - (columns - 1) * (s.bytes() / s.shape[0]);
+    case SlotRule::record:
+      return 0;
+  }
+  KDELTA_UNREACHABLE("slot rule", s.rule);
+}
+
 }  // namespace
 
-StatePool::StatePool(Device device, const LayerStates& layers, const PoolSize& size)
+StatePool::StatePool(Device device, const LayerStates& layers, const PoolSize& size, Replay replay)
     : size_(size),
+      replay_(std::move(replay)),
       free_slots_(numbers(1, size.slots)),
       free_draft_slots_(numbers(size.slots + 1, size.slots + size.draft_slots)),
       free_pages_(numbers(1, size.pages)),
@@ -46,10 +62,9 @@ StatePool::StatePool(Device device, const LayerStates& layers, const PoolSize& s
       const int64_t count = pool_count(s, size);
       buffers_.emplace_back(device, count * s.bytes());
       row.push_back(buffers_.back().view(s.dtype, pooled(count, s.shape)));
-      const int64_t row_bytes = s.bytes() / s.shape[0];
-      const bool window = s.kind == StateKind::slot && s.rule == SlotRule::window;
-      parts_.push_back({s.kind, s.rule, static_cast<char*>(buffers_.back().data()), s.bytes(), row_bytes,
-                        s.bytes() - (window ? (size.columns - 1) * row_bytes : 0)});
+      parts_.push_back({s.kind, s.rule, static_cast<char*>(buffers_.back().data()), s.bytes(), s.bytes() / s.shape[0],
+                        settled_bytes(s, size.columns)});
+      replays_ = replays_ || (s.kind == StateKind::slot && s.rule == SlotRule::replay);
     }
     views_.push_back(std::move(row));
   }
@@ -108,13 +123,17 @@ void StatePool::settle(std::span<const int32_t> slots, int32_t accepted, int32_t
   KDELTA_CHECK(accepted >= 1 && accepted <= static_cast<int64_t>(slots.size()), "accepted ", accepted, " of ",
                slots.size(), " columns");
   KDELTA_CHECK(to >= 1 && to <= size_.slots, "slot ", to, " is no home slot");
+  const int64_t ahead = accepted - 1;
   for (const Part& p : parts_) {
     if (p.kind != StateKind::slot) continue;
-    const bool window = p.rule == SlotRule::window;
-    const int64_t skip = window ? (accepted - 1) * p.row_bytes : 0;
-    const char* from = p.at(slots[window ? 0 : static_cast<size_t>(accepted - 1)]) + skip;
-    if (from != p.at(to)) std::memmove(p.at(to), from, static_cast<size_t>(p.settled));
+    const char* from = p.at(slots[p.rule == SlotRule::column ? static_cast<size_t>(ahead) : 0]);
+    if (p.rule == SlotRule::window) from += ahead * p.row_bytes;
+    const int64_t bytes = p.rule == SlotRule::record ? ahead * p.row_bytes : p.settled;
+    if (from != p.at(to)) std::memmove(p.at(to), from, static_cast<size_t>(bytes));
   }
+  if (!replays_ || ahead == 0) return;
+  KDELTA_CHECK(replay_ != nullptr, "nobody to replay ", ahead, " records");
+  replay_(to, accepted);
 }
 
 void StatePool::copy_page(int32_t from, int32_t to) {

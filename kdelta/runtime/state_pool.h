@@ -7,6 +7,7 @@
 // nobody's; a page may have several owners (a shared prefix) and is free again when the last one drops it.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -18,7 +19,9 @@ namespace kdelta::runtime {
 
 class StatePool {
  public:
-  StatePool(Device device, const LayerStates& layers, const PoolSize& size);
+  // replay: Model::replay over views() for one sequence; needed where a state is of SlotRule::replay.
+  using Replay = std::function<void(int32_t slot, int32_t accepted)>;
+  StatePool(Device device, const LayerStates& layers, const PoolSize& size, Replay replay = {});
 
   std::span<const std::vector<AnyView>> views() const { return views_; }
   const PoolSize& size() const { return size_; }
@@ -44,7 +47,8 @@ class StatePool {
   static int64_t list_bytes(const PoolSize& size);
 
   // The state of a sequence whose last step kept `accepted` tokens, brought to where accepted = 1 reads it: in place,
-  // or in another sequence's home slot (a fork, a snapshot). Moves within one slot may overlap.
+  // or in another sequence's home slot (a fork, a snapshot). Moves within one slot may overlap. What no move brings
+  // there is replayed.
   void settle(std::span<const int32_t> slots, int32_t accepted) { settle(slots, accepted, slots[0]); }
   void settle(std::span<const int32_t> slots, int32_t accepted, int32_t to);
   void copy_slot(int32_t from, int32_t to) { settle({&from, 1}, 1, to); }
@@ -74,6 +78,8 @@ class StatePool {
   void each_piece(int32_t slot, std::span<const int32_t> pages, int64_t tokens, const F& f) const;
 
   PoolSize size_;
+  Replay replay_;
+  bool replays_ = false;  // some state is of SlotRule::replay
   std::vector<Buffer> buffers_;
   std::vector<Part> parts_;
   std::vector<std::vector<AnyView>> views_;

@@ -111,6 +111,57 @@ TEST(StatePool, SettlingBringsTheAcceptedColumnAndRowsToTheFront) {
   }
 }
 
+// A layer whose drafts leave records: the sum of the kept ones stands for what an op would do with them.
+LayerStates recorded_layers(int64_t columns) {
+  return {{{"recurrent", StateKind::slot, DType::f32, {2, 4, 4}, SlotRule::replay},
+           {"conv", StateKind::slot, DType::bf16, {3 + columns - 1, 24}, SlotRule::window},
+           {"records", StateKind::slot, DType::f32, {columns - 1, 2, 12}, SlotRule::record}}};
+}
+
+// What settling moves and what it has replayed: in place, and in a fork whose source goes on unsettled. Nothing of a
+// rejected record is moved or saved.
+TEST(StatePool, SettlingReplaysTheKeptRecordsWhereTheStateGoes) {
+  for (int32_t accepted = 1; accepted <= 4; ++accepted)
+    for (const bool in_place : {true, false}) {
+      const PoolSize size{.slots = 2, .draft_slots = 6, .pages = 1, .columns = 4};
+      StatePool* self = nullptr;
+      int replays = 0;
+      StatePool pool(Device{}, recorded_layers(4), size, [&](int32_t slot, int32_t kept) {
+        ++replays;
+        for (int64_t j = 0; j + 1 < kept; ++j)
+          self->views()[0][0].at<float>(slot)[5] += self->views()[0][2].at<float>(slot, j)[7];
+      });
+      self = &pool;
+      EXPECT_EQ(pool.views()[0][0].dim(0), 3) << "drafts need no slots";
+      pool.poison_free();
+      for (int i = 0; i < 32; ++i) recurrent(pool, 1)[i] = 1;
+      for (int64_t j = 0; j + 1 < accepted; ++j) pool.views()[0][2].at<float>(1, j)[7] = static_cast<float>(10 << j);
+      const float want = 1 + static_cast<float>((10 << (accepted - 1)) - 10);
+      const int32_t to = in_place ? 1 : 2;
+      pool.settle(std::vector<int32_t>{1, 3, 4, 5}, accepted, to);
+      EXPECT_EQ(recurrent(pool, to)[5], want) << accepted;
+      EXPECT_EQ(replays, accepted > 1 ? 1 : 0);
+      if (!in_place) {
+        EXPECT_EQ(recurrent(pool, 1)[5], 1);
+        for (int64_t j = accepted - 1; j < 3; ++j) EXPECT_TRUE(std::isnan(pool.views()[0][2].at<float>(2, j)[7])) << j;
+      }
+      EXPECT_EQ(pool.saved_bytes(0), StatePool(Device{}, two_layers(4), size).saved_bytes(0)) << "no records";
+    }
+  StatePool nobody(Device{}, recorded_layers(2), {.slots = 1, .draft_slots = 1, .pages = 1, .columns = 2});
+  EXPECT_THAT(test::error_of([&] {
+                nobody.settle(std::vector<int32_t>{1, 2}, 2);
+              }),
+              testing::HasSubstr("nobody to replay 1 records"));
+}
+
+TEST(Capacity, RecordsBelongToTheHomeSlotAndDraftsAddNothingElse) {
+  const LayerStates layers = recorded_layers(4);
+  EXPECT_EQ(slot_bytes(layers), 32 * 4 + 6 * 24 * 2 + 3 * 24 * 4);
+  EXPECT_EQ(draft_slot_bytes(layers), 0);
+  const PoolSize size{.slots = 5, .draft_slots = 15, .pages = 1, .columns = 4};
+  for (const StateSpec& s : layers[0]) EXPECT_EQ(pool_count(s, size), 6) << s.name;
+}
+
 // Bytes that a stranger left in a page's tail or behind the settled window must not travel.
 TEST(StatePool, SavedBytesHoldTheSequenceAndNothingOfAStranger) {
   for (int64_t tokens : {1, 7, 8, 9, 16}) {

@@ -94,6 +94,11 @@ TEST_F(Generate, DraftsChangeNothingButTheNumberOfSteps) {
   EXPECT_EQ(lookup.out, plain.out);
   EXPECT_EQ(model.out, plain.out);
   EXPECT_THAT(model.err, HasSubstr("drafts,"));
+  for (const std::string states : {"slots", "records"}) {
+    const Result kept = run_program(base + " --drafts 4 --draft-states " + states);
+    EXPECT_EQ(kept.out, plain.out);
+    EXPECT_THAT(kept.err, HasSubstr("per sequence (drafts as " + states + ")"));
+  }
   EXPECT_EQ(run_program(base + " --drafts 17").status, 2);
   const Result alone = run_program(base + " --draft-model models/tiny-k3-draft");
   EXPECT_EQ(alone.status, 2);

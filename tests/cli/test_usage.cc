@@ -74,6 +74,7 @@ std::vector<Wrong> wrong_flags() {
              {"--min-p -0.1", "--min-p"},
              {"--repeat-penalty 0", "--repetition-penalty"},
              {"--presence-penalty inf", "--presence-penalty"},
+             {"--draft-states rows", "--draft-states"},
              {"--frequency-penalty nan", "--frequency-penalty"},
              {"-n 0", "--max-tokens: 0, expected >= 1"},
              {"-n -2", "--max-tokens: -2"},

@@ -99,6 +99,7 @@ class Mix {
       config_.token_budget += 4;
     }
     if (rng_() % 3 != 0) config_.drafts = pick(1, 16);
+    config_.draft_states = rng_() % 2 == 0 ? DraftStates::slots : DraftStates::records;
     if (rng_() % 4 != 0) config_.prefix_snapshots = pick(1, 12);
     config_.prefix_interval = pick(1, 200);
     if (rng_() % 2 == 0) config_.save_bytes = pick(0, 40) << 20;

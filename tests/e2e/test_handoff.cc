@@ -112,7 +112,9 @@ TEST_P(Handoff, AStateInTheMiddleOfDraftsLeavesSettled) {
   for (int steps = 1; steps < 10; ++steps) {
     auto prophet = std::make_unique<Prophet>();
     prophet->answer = want.tokens;
-    Engine engine(model(), config(4), std::move(prophet));
+    EngineConfig c = config(4);
+    c.draft_states = steps % 3 == 0 ? DraftStates::slots : DraftStates::records;
+    Engine engine(model(), c, std::move(prophet));
     Crowd crowd(engine);
     const RequestId id = crowd.submit(ids, greedy(40));
     for (int i = 0; i < steps; ++i) crowd.step();
