@@ -130,6 +130,17 @@ class ByHand {
     const runtime::BatchRow rows[] = {{.request = &requests_[0], .tokens = 1}, {.request = &requests_[1], .tokens = 1}};
     return builder_.build(rows, false);
   }
+  const Batch& build(int64_t rows, const runtime::Bucket& bucket) {
+    const runtime::BatchRow all[] = {{.request = &requests_[0], .tokens = 1}, {.request = &requests_[1], .tokens = 1}};
+    return builder_.build(std::span(all).first(static_cast<size_t>(rows)), false, &bucket);
+  }
+  // Settled slot and pages of one of the two.
+  std::vector<char> state(int i) {
+    const runtime::Request& r = requests_[i];
+    std::vector<char> bytes(static_cast<size_t>(engine_.pool().saved_bytes(r.computed)));
+    engine_.pool().save(r.slots[0], r.pages, r.computed, bytes);
+    return bytes;
+  }
   const Batch& build_idle(const runtime::Bucket& bucket) { return builder_.build({}, false, &bucket); }
   void forward(const Batch& b) {
     model_.forward(exec_, b, engine_.pool().views(), config_.activation,
@@ -173,6 +184,21 @@ TEST_P(Fault, AStepThatNamesAWrongStateChangesNone) {
   for (const int32_t accepted : {0, -1, 6, 1 << 30}) refused([&](int32_t* a, int32_t*) { a[1] = accepted; });
   for (const int32_t slot : {0, -2, 1 << 30}) refused([&](int32_t*, int32_t* s) { s[5] = slot; });
   refused([](int32_t*, int32_t* s) { s[5] = s[0]; });
+}
+
+// Case B3: a step of one row in a bucket of two, behind a step of two: the padding names nothing of the second request,
+// whose slot and pages stay what they are, as does all memory but the first one's.
+TEST_P(Fault, PaddingNamesNoSlotOfALargerStepBeforeIt) {
+  ByHand hand(model(), config(2, 4));
+  const runtime::Bucket bucket{.rows = 2, .row_tokens = 5};
+  hand.forward(hand.build(2, bucket));
+  const std::vector<char> first = hand.state(0), second = hand.state(1);
+  hand.forward(hand.build(1, bucket));
+  EXPECT_TRUE(hand.state(1) == second);
+  EXPECT_FALSE(hand.state(0) == first);
+  const std::vector<char> before = hand.memory();
+  hand.forward(hand.build(0, bucket));
+  EXPECT_TRUE(hand.memory() == before);
 }
 
 // An idle step of a captured shape: outputs are zeros, nobody's state changes, whatever free memory holds.
