@@ -34,7 +34,9 @@ template <class Rows>
 std::vector<std::string> fast_variants(const Rows& rows) {
   std::vector<std::string> names;
   for (const auto& row : rows)
-    if (row.isa <= detect_isa() && std::string_view(row.name) != "reference") names.push_back(row.name);
+    if (row.needs.device == DeviceKind::cpu && row.needs.isa <= detect_isa() &&
+        std::string_view(row.name) != "reference")
+      names.push_back(row.name);
   return names;
 }
 

@@ -26,7 +26,7 @@ void print_variants() {
              fmt::join(machine_isa(), ", "));
   for (const OpVariants& op : op_variants()) {
     std::string names;
-    for (const auto& v : op.variants) names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", v.name, v.isa);
+    for (const auto& v : op.variants) names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", v.name, v.needs);
     fmt::print("  {:<16} {}\n", op.op, names);
   }
 }
@@ -51,7 +51,7 @@ void print_ops_json(const Engine& engine) {
     first_op = false;
     for (size_t i = 0; i < op.variants.size(); ++i)
       fmt::print("{}{{\"name\":{},\"isa\":{}}}", i == 0 ? "" : ",", quoted(op.variants[i].name),
-                 quoted(op.variants[i].isa));
+                 quoted(op.variants[i].needs));
     fmt::print("]");
   }
   fmt::print("}}");

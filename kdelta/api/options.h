@@ -98,7 +98,7 @@ std::vector<std::string> machine_isa();
 // The kernels of every op, best first, and the instruction set that each needs: the names of LoadOptions::force.
 struct OpVariants {
   struct Variant {
-    std::string name, isa;
+    std::string name, needs;  // an instruction set, or a CUDA device's level
   };
   std::string op;
   std::vector<Variant> variants;

@@ -22,7 +22,7 @@ namespace {
 template <class Rows>
 OpVariants names_of(const char* op, const Rows& rows) {
   OpVariants out{.op = op, .variants = {}};
-  for (const auto& row : rows) out.variants.push_back({row.name, to_string(row.isa)});
+  for (const auto& row : rows) out.variants.push_back({row.name, to_string(row.needs)});
   return out;
 }
 

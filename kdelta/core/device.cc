@@ -14,4 +14,16 @@ std::string to_string(Device device) {
   KDELTA_UNREACHABLE("device kind", device.kind);
 }
 
+const char* to_string(CudaLevel level) {
+  switch (level) {
+    case CudaLevel::none:
+      return "none";
+    case CudaLevel::sm80:
+      return "cuda sm80";
+    case CudaLevel::sm90a:
+      return "cuda sm90a";
+  }
+  KDELTA_UNREACHABLE("CUDA level", level);
+}
+
 }  // namespace kdelta

@@ -17,6 +17,30 @@ struct Device {
 
 std::string to_string(Device device);
 
+// What a CUDA device can execute; levels are cumulative.
+enum class CudaLevel : uint8_t {
+  none,
+  sm80,   // Ampere and later: portable kernels
+  sm90a,  // Hopper alone: wgmma, tensor maps, clusters, setmaxnreg
+};
+const char* to_string(CudaLevel level);
+
+// Whether this build has CUDA code.
+inline constexpr bool kCudaBuild = KDELTA_CUDA_BUILD != 0;
+
+struct DeviceProperties {
+  std::string name;  // "NVIDIA H200"
+  CudaLevel level = CudaLevel::none;
+  int compute_major = 0, compute_minor = 0;
+  int multiprocessors = 0;
+  int64_t memory_bytes = 0, l2_bytes = 0;
+  int64_t shared_bytes_per_block = 0;  // the most that a kernel may ask for
+};
+// Read once per device. Throws Error(unsupported) naming the device when there is none.
+const DeviceProperties& device_properties(Device device);
+// Bytes of device memory free now.
+int64_t device_free_bytes(Device device);
+
 // Number of usable CUDA devices: 0 in a CPU-only build, without a driver, or without a device. Never throws.
 int cuda_device_count();
 // One line for people: "NVIDIA H200, compute capability 9.0, 139 GiB" or why there is none.

@@ -11,6 +11,8 @@
 
 #include "kdelta/core/check.h"
 #include "kdelta/core/exec.h"
+#include "kdelta/core/fault.h"
+#include "kdelta/core/graph.h"
 #include "kdelta/core/matrix.h"
 #include "tests/support/op_test.h"
 
@@ -191,6 +193,70 @@ TEST(Device, AMissingCudaIsALineNotACrash) {
   if (cuda_device_count() == 0) {
     EXPECT_THAT(test::error_of([] { Buffer b({DeviceKind::cuda, 0}, 16); }), testing::HasSubstr("cuda:0"));
   }
+}
+
+TEST(Device, WithoutCudaEveryPartOfItRefusesByNameWithTheReason) {
+  if (kCudaBuild) GTEST_SKIP() << "a CUDA build";
+  const Device cuda{DeviceKind::cuda, 0};
+  Exec ex;
+  ex.device = cuda;
+  const std::string want = "cuda:0: this build has no CUDA (configure with the cuda preset)";
+  EXPECT_EQ(test::error_of([&] { Stream s(cuda); }), want);
+  EXPECT_EQ(test::error_of([&] { Event e(cuda); }), want);
+  EXPECT_EQ(test::error_of([&] { (void)default_stream(cuda); }), want);
+  EXPECT_EQ(test::error_of([&] { (void)device_properties(cuda); }), want);
+  EXPECT_EQ(test::error_of([&] { (void)device_free_bytes(cuda); }), want);
+  EXPECT_EQ(test::error_of([&] { HostBuffer b(cuda, 16); }), want);
+  EXPECT_EQ(test::error_of([&] { (void)Graph::capture(ex, [] {}); }), want);
+}
+
+TEST(Device, HostBuffersOfTheCpuArePlainMemory) {
+  HostBuffer b(Device{}, 64);
+  std::memset(b.data(), 7, 64);
+  EXPECT_EQ(b.as<uint8_t>()[63], 7);
+  EXPECT_EQ(b.bytes(), 64);
+}
+
+TEST(Fork, OnTheCpuIsTheMainQueueUntilItIsJoined) {
+  test::TestExec ex;
+  Fork side(ex);
+  EXPECT_EQ(side.exec().scratch, ex.exec().scratch);
+  EXPECT_EQ(side.exec().threads, ex.exec().threads);
+  side.join();
+  EXPECT_EQ(side.exec().scratch, nullptr) << "a joined side must not take work";
+  EXPECT_THAT(test::error_of([&] { side.join(); }), testing::HasSubstr("joined twice"));
+}
+
+// The bookkeeping of a second queue, walked by a plan: no device is touched.
+TEST(Fork, HasItsOwnScratchAndAnUnjoinedOneIsCaughtByTheNextForkAndByTheStepsEnd) {
+  Arena main_scratch = Arena::measuring(Device{}), side_scratch = Arena::measuring(Device{});
+  AuxQueue aux{.scratch = &side_scratch};
+  Exec ex;
+  ex.scratch = &main_scratch;
+  ex.aux = &aux;
+  ex.planning = true;
+  {
+    Fork side(ex);
+    EXPECT_EQ(side.exec().scratch, &side_scratch);
+    EXPECT_EQ(side.exec().aux, nullptr) << "a side does not fork again";
+    EXPECT_THAT(test::error_of([&] { ex.expect_joined(); }), testing::HasSubstr("never joined"));
+    side.join();
+    ex.expect_joined();
+  }
+  { Fork forgotten(ex); }
+  EXPECT_THAT(test::error_of([&] { ex.expect_joined(); }), testing::HasSubstr("never joined"));
+  EXPECT_THAT(test::error_of([&] { Fork next(ex); }), testing::HasSubstr("never joined"));
+  aux.open = false;
+  (void)test::error_of([&] {
+    Fork side(ex);
+    fail(ErrorCode::failed, "a step fails");
+  });
+  ex.expect_joined();
+}
+
+TEST(Fault, BitsHaveTheNamesOfTheArgumentsAndNoneIsEmpty) {
+  EXPECT_EQ(fault_names(0), "");
+  EXPECT_EQ(fault_names(static_cast<uint32_t>(Fault::slot) | static_cast<uint32_t>(Fault::accepted)), "accepted, slot");
 }
 
 }  // namespace

@@ -57,6 +57,11 @@ class Guarded {
   const T& operator[](int64_t i) const { return data()[i]; }
   int64_t size() const { return shape_.numel(); }
   const Shape& shape() const { return shape_; }
+  // The whole allocation: guard, array, guard.
+  T* storage() { return storage_.data(); }
+  int64_t storage_size() const { return static_cast<int64_t>(storage_.size()); }
+  // As it was born: all poison.
+  void poison() { poison(0, storage_size()); }
   // True when nobody wrote outside the array.
   bool guards_intact() const;
   // True when elements [begin, begin + count) hold the poison that they were born with.

@@ -1,12 +1,40 @@
 // The device layer of a CUDA build: devices and raw memory through the CUDA runtime.
 #include "kdelta/core/device.h"
 
-#include <cuda_runtime_api.h>
+#include <algorithm>
+#include <array>
+#include <mutex>
 
+#include "kdelta/core/check.h"
 #include "kdelta/core/cpu/memory.h"
-#include "kdelta/core/error.h"
+#include "kdelta/core/cuda/runtime.h"
 
 namespace kdelta {
+namespace {
+
+constexpr int kMaxDevices = 64;
+
+DeviceProperties read_properties(Device device) {
+  cudaDeviceProp p{};
+  cuda_check(cudaGetDeviceProperties(&p, device.index), device, "properties");
+  DeviceProperties out;
+  out.name = p.name;
+  out.compute_major = p.major, out.compute_minor = p.minor;
+  out.level = p.major == 9 ? CudaLevel::sm90a : p.major >= 8 ? CudaLevel::sm80 : CudaLevel::none;
+  out.multiprocessors = p.multiProcessorCount;
+  out.memory_bytes = static_cast<int64_t>(p.totalGlobalMem);
+  out.l2_bytes = p.l2CacheSize;
+  out.shared_bytes_per_block = static_cast<int64_t>(p.sharedMemPerBlockOptin);
+  return out;
+}
+
+}  // namespace
+
+void cuda_check(cudaError_t status, Device device, const char* what) {
+  if (status == cudaSuccess) return;
+  const ErrorCode code = status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::failed;
+  fail(code, to_string(device), ": ", what, ": ", cudaGetErrorString(status));
+}
 
 int cuda_device_count() {
   int count = 0;
@@ -18,9 +46,27 @@ std::string cuda_device_summary() {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) return str("no CUDA device: ", cudaGetErrorString(status));
   if (count == 0) return "no CUDA device is visible";
-  cudaDeviceProp p{};
-  if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) return "CUDA device 0 gives no properties";
-  return str(p.name, ", compute capability ", p.major, ".", p.minor, ", ", p.totalGlobalMem >> 30, " GiB");
+  const DeviceProperties& p = device_properties({DeviceKind::cuda, 0});
+  return str(p.name, ", compute capability ", p.compute_major, ".", p.compute_minor, ", ", p.memory_bytes >> 30,
+             " GiB");
+}
+
+const DeviceProperties& device_properties(Device device) {
+  static std::array<DeviceProperties, kMaxDevices> properties;
+  static std::array<std::once_flag, kMaxDevices> read;
+  static const int count = cuda_device_count();  // asked once per op
+  if (device.kind != DeviceKind::cuda || device.index < 0 || device.index >= std::min(count, kMaxDevices))
+    fail(ErrorCode::unsupported, to_string(device), ": ", count, " CUDA devices are visible");
+  const auto i = static_cast<size_t>(device.index);
+  std::call_once(read[i], [&] { properties[i] = read_properties(device); });
+  return properties[i];
+}
+
+int64_t device_free_bytes(Device device) {
+  size_t free = 0, total = 0;
+  cuda_check(cudaSetDevice(device.index), device, "select");
+  cuda_check(cudaMemGetInfo(&free, &total), device, "free memory");
+  return static_cast<int64_t>(free);
 }
 
 int64_t device_bytes(Device device, int64_t bytes) {
@@ -34,9 +80,11 @@ void* device_allocate(Device device, int64_t bytes) {
   void* data = nullptr;
   cudaError_t status = cudaSetDevice(device.index);
   if (status == cudaSuccess) status = cudaMalloc(&data, static_cast<size_t>(bytes));
-  if (status != cudaSuccess)
+  if (status != cudaSuccess) {
+    (void)cudaGetLastError();  // a refused allocation breaks nothing: the next call must not find it
     fail(ErrorCode::out_of_memory, "cannot allocate ", bytes, " bytes on ", to_string(device), ": ",
          cudaGetErrorString(status));
+  }
   return data;
 }
 

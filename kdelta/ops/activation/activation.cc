@@ -6,7 +6,8 @@ namespace kdelta {
 namespace {
 
 constexpr ActivationVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, activation_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  {#name, needs, refuse, scratch, KDELTA_RUN(needs, activation_##name)},
 #include "kdelta/ops/activation/variants.inc"
 #undef KDELTA_VARIANT
 };

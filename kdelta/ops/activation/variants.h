@@ -14,7 +14,7 @@ struct ActivationDesc {
 using ActivationVariant = Variant<ActivationArgs, ActivationDesc>;
 std::span<const ActivationVariant> activation_variants();
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void activation_##name(const Exec&, const ActivationArgs&, const ActivationDesc&, void*);
 #include "kdelta/ops/activation/variants.inc"
 #undef KDELTA_VARIANT

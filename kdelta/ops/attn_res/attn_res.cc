@@ -11,7 +11,8 @@ int64_t attn_res_cpu_scratch(const AttnResDesc& d) {
 namespace {
 
 constexpr AttnResVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, attn_res_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  {#name, needs, refuse, scratch, KDELTA_RUN(needs, attn_res_##name)},
 #include "kdelta/ops/attn_res/variants.inc"
 #undef KDELTA_VARIANT
 };

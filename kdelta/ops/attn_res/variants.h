@@ -20,7 +20,7 @@ KDELTA_INLINE int64_t attn_res_scratch_stride(const AttnResDesc& d) {
 }
 int64_t attn_res_cpu_scratch(const AttnResDesc& d);
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void attn_res_##name(const Exec&, const AttnResArgs&, const AttnResDesc&, void*);
 #include "kdelta/ops/attn_res/variants.inc"
 #undef KDELTA_VARIANT

@@ -15,28 +15,70 @@ namespace kdelta {
 // The part of a descriptor that every op shares.
 struct Target {
   DeviceKind device = DeviceKind::cpu;
-  IsaLevel isa = IsaLevel::portable;
-  int threads = 1;
+  IsaLevel isa = IsaLevel::portable;  // of the processor
+  int threads = 1;                    // of the CPU backend
+  CudaLevel cuda = CudaLevel::none;   // of the CUDA device
+  int multiprocessors = 0;            // of the CUDA device
 };
 
 inline Target target_of(const Exec& ex) {
-  KDELTA_CHECK(ex.scratch != nullptr && ex.threads != nullptr && ex.options != nullptr, "incomplete Exec");
-  return {ex.device.kind, std::min(ex.options->isa, detect_isa()), ex.threads->size()};
+  KDELTA_CHECK(ex.scratch != nullptr && ex.options != nullptr, "incomplete Exec, or a fork that has been joined");
+  if (ex.device.kind == DeviceKind::cpu) {
+    KDELTA_CHECK(ex.threads != nullptr, "an Exec of the CPU without threads");
+    return {.device = DeviceKind::cpu, .isa = std::min(ex.options->isa, detect_isa()), .threads = ex.threads->size()};
+  }
+  KDELTA_CHECK(ex.planning || ex.stream != nullptr, "an Exec of ", to_string(ex.device), " without a stream");
+  const DeviceProperties& p = device_properties(ex.device);
+  return {.device = ex.device.kind, .cuda = p.level, .multiprocessors = p.multiprocessors};
 }
+
+// What a row asks of the machine: a device, and the least level of it.
+struct Needs {
+  DeviceKind device;
+  IsaLevel isa = IsaLevel::portable;
+  CudaLevel cuda = CudaLevel::none;
+  constexpr Needs(IsaLevel least) : device(DeviceKind::cpu), isa(least) {}
+  constexpr Needs(CudaLevel least) : device(DeviceKind::cuda), cuda(least) {}
+};
+std::string to_string(const Needs& needs);
 
 template <class Args, class Desc>
 struct Variant {
   const char* name;
-  IsaLevel isa;                           // least level it needs
+  Needs needs;
   const char* (*refuse)(const Desc&);     // nullptr: fits; else the reason. May itself be nullptr: fits everything
   int64_t (*scratch_bytes)(const Desc&);  // may be nullptr: none. Must grow with every size in Desc
+  // nullptr: a CUDA row of a build without CUDA, listed for explain()
   void (*run)(const Exec&, const Args&, const Desc&, void* scratch);
 };
+
+// A row's function, or nullptr where the build has no code behind it; the function is then never referred to.
+constexpr bool has_code(const Needs& needs) {
+  return needs.device == DeviceKind::cpu || kCudaBuild;
+}
+#define KDELTA_RUN(needs, function)                           \
+  [] {                                                        \
+    if constexpr (::kdelta::has_code(::kdelta::Needs(needs))) \
+      return function;                                        \
+    else                                                      \
+      return nullptr;                                         \
+  }()
+
+// Why this machine cannot run the row, whatever the call; nullptr when it can.
+template <class Args, class Desc>
+const char* machine_refusal(const Variant<Args, Desc>& row, const Target& target) {
+  if (row.run == nullptr) return "this build has no CUDA";
+  if (row.needs.device != target.device)
+    return row.needs.device == DeviceKind::cpu ? "it runs on the CPU" : "it runs on a CUDA device";
+  if (row.needs.isa > target.isa) return "the processor (or --isa) lacks the instructions";
+  if (row.needs.cuda > target.cuda) return "the CUDA device lacks the instructions";
+  return nullptr;
+}
 
 // Why this row cannot serve this descriptor; nullptr when it can.
 template <class Args, class Desc>
 const char* refusal(const Variant<Args, Desc>& row, const Desc& d) {
-  if (row.isa > d.target.isa) return "the processor (or --isa) lacks the instructions";
+  if (const char* reason = machine_refusal(row, d.target)) return reason;
   return row.refuse == nullptr ? nullptr : row.refuse(d);
 }
 
@@ -84,7 +126,8 @@ void run_op(const Exec& ex, const char* op, std::span<const Variant<Args, Desc>>
   if (ex.planning) {
     int64_t most = 0;
     for (const auto& r : rows)
-      if (r.scratch_bytes != nullptr) most = std::max(most, r.scratch_bytes(d));
+      if (r.scratch_bytes != nullptr && machine_refusal(r, d.target) == nullptr)
+        most = std::max(most, r.scratch_bytes(d));
     ex.scratch->take(most);
     return;
   }

@@ -7,7 +7,8 @@ namespace kdelta {
 namespace {
 
 constexpr DequantSituVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, dequant_situ_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  {#name, needs, refuse, scratch, KDELTA_RUN(needs, dequant_situ_##name)},
 #include "kdelta/ops/dequant_situ/variants.inc"
 #undef KDELTA_VARIANT
 };
@@ -146,7 +147,8 @@ Cost dequant_situ_cost(const DequantSituArgs& a) {
 
 void dequant_situ(const Exec& ex, const DequantSituArgs& args) {
   check(args);
-  if (!ex.planning) dequant_situ_rows(args);  // wrong counts are refused before anything is written
+  if (!ex.planning && ex.device.kind == DeviceKind::cpu)
+    dequant_situ_rows(args);  // wrong counts are refused before anything is written
   const DequantSituDesc desc{target_of(ex), args.x.dim(0), args.x.dim(1) / 2};
   run_op(ex, "dequant_situ", dequant_situ_variants(), args, desc, dequant_situ_cost(args));
 }

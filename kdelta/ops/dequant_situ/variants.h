@@ -24,7 +24,7 @@ KDELTA_INLINE int64_t dequant_situ_row(int64_t width) {
 int64_t dequant_situ_rows(const DequantSituArgs& a);
 int64_t dequant_situ_expert(const DequantSituArgs& a, int64_t t);
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void dequant_situ_##name(const Exec&, const DequantSituArgs&, const DequantSituDesc&, void*);
 #include "kdelta/ops/dequant_situ/variants.inc"
 #undef KDELTA_VARIANT

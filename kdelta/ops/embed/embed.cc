@@ -6,7 +6,7 @@ namespace kdelta {
 namespace {
 
 constexpr EmbedVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, embed_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) {#name, needs, refuse, scratch, KDELTA_RUN(needs, embed_##name)},
 #include "kdelta/ops/embed/variants.inc"
 #undef KDELTA_VARIANT
 };

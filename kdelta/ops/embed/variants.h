@@ -14,7 +14,7 @@ struct EmbedDesc {
 using EmbedVariant = Variant<EmbedArgs, EmbedDesc>;
 std::span<const EmbedVariant> embed_variants();
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void embed_##name(const Exec&, const EmbedArgs&, const EmbedDesc&, void*);
 #include "kdelta/ops/embed/variants.inc"
 #undef KDELTA_VARIANT

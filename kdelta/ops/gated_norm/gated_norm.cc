@@ -12,7 +12,8 @@ int64_t gated_norm_cpu_scratch(const GatedNormDesc& d) {
 namespace {
 
 constexpr GatedNormVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, gated_norm_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  {#name, needs, refuse, scratch, KDELTA_RUN(needs, gated_norm_##name)},
 #include "kdelta/ops/gated_norm/variants.inc"
 #undef KDELTA_VARIANT
 };

@@ -20,7 +20,7 @@ KDELTA_INLINE int64_t gated_norm_scratch_stride(const GatedNormDesc& d) {
 }
 int64_t gated_norm_cpu_scratch(const GatedNormDesc& d);
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void gated_norm_##name(const Exec&, const GatedNormArgs&, const GatedNormDesc&, void*);
 #include "kdelta/ops/gated_norm/variants.inc"
 #undef KDELTA_VARIANT

@@ -13,7 +13,8 @@ namespace kdelta {
 namespace {
 
 constexpr GroupedLinearVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, grouped_linear_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  {#name, needs, refuse, scratch, KDELTA_RUN(needs, grouped_linear_##name)},
 #include "kdelta/ops/grouped_linear/variants.inc"
 #undef KDELTA_VARIANT
 };

@@ -23,7 +23,7 @@ const char* grouped_linear_refuse_f32(const GroupedLinearDesc& d);
 int64_t grouped_linear_pack_scratch(const GroupedLinearDesc& d);
 int64_t grouped_linear_tile_scratch(const GroupedLinearDesc& d);
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void grouped_linear_##name(const Exec&, const GroupedLinearArgs&, const GroupedLinearDesc&, void*);
 #include "kdelta/ops/grouped_linear/variants.inc"
 #undef KDELTA_VARIANT

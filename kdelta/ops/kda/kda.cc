@@ -8,7 +8,7 @@ namespace kdelta {
 namespace {
 
 constexpr KdaVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, kda_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) {#name, needs, refuse, scratch, KDELTA_RUN(needs, kda_##name)},
 #include "kdelta/ops/kda/variants.inc"
 #undef KDELTA_VARIANT
 };

@@ -22,7 +22,8 @@ int64_t kda_scan_scratch(const KdaDesc& d);
 int64_t kda_chunk_scratch(const KdaDesc& d);
 const char* kda_refuse_f32(const KdaDesc& d);
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) void kda_##name(const Exec&, const KdaArgs&, const KdaDesc&, void*);
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  void kda_##name(const Exec&, const KdaArgs&, const KdaDesc&, void*);
 #include "kdelta/ops/kda/variants.inc"
 #undef KDELTA_VARIANT
 

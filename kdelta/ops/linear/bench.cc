@@ -73,8 +73,7 @@ void add_merged(const std::string& variant, int64_t T, int64_t P, int64_t K, Mer
 }
 
 bool serves(const LinearVariant& row, DType x, DType w) {
-  return row.isa <= detect_isa() &&
-         refusal(row, LinearDesc{.target = {.isa = detect_isa()}, .x = x, .w = w}) == nullptr;
+  return refusal(row, LinearDesc{.target = {.isa = detect_isa()}, .x = x, .w = w}) == nullptr;
 }
 
 KDELTA_BENCH(linear) {

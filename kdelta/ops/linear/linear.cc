@@ -10,7 +10,7 @@ namespace kdelta {
 namespace {
 
 constexpr LinearVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, linear_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) {#name, needs, refuse, scratch, KDELTA_RUN(needs, linear_##name)},
 #include "kdelta/ops/linear/variants.inc"
 #undef KDELTA_VARIANT
 };

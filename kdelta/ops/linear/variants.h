@@ -22,7 +22,7 @@ const char* linear_refuse_f32(const LinearDesc& d);
 int64_t linear_pack_scratch(const LinearDesc& d);
 int64_t linear_tile_scratch(const LinearDesc& d);
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void linear_##name(const Exec&, const LinearArgs&, const LinearDesc&, void*);
 #include "kdelta/ops/linear/variants.inc"
 #undef KDELTA_VARIANT

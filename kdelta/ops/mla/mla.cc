@@ -7,7 +7,7 @@ namespace kdelta {
 namespace {
 
 constexpr MlaVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, mla_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) {#name, needs, refuse, scratch, KDELTA_RUN(needs, mla_##name)},
 #include "kdelta/ops/mla/variants.inc"
 #undef KDELTA_VARIANT
 };

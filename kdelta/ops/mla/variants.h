@@ -27,7 +27,8 @@ std::span<const MlaAppendVariant> mla_append_variants();
 int64_t mla_reference_scratch(const MlaDesc& d);
 int64_t mla_cpu_scratch(const MlaDesc& d);
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) void mla_##name(const Exec&, const MlaArgs&, const MlaDesc&, void*);
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  void mla_##name(const Exec&, const MlaArgs&, const MlaDesc&, void*);
 #include "kdelta/ops/mla/variants.inc"
 #undef KDELTA_VARIANT
 

@@ -6,7 +6,8 @@ namespace kdelta {
 namespace {
 
 constexpr MoeCombineVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, moe_combine_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  {#name, needs, refuse, scratch, KDELTA_RUN(needs, moe_combine_##name)},
 #include "kdelta/ops/moe_combine/variants.inc"
 #undef KDELTA_VARIANT
 };

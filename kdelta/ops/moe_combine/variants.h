@@ -14,7 +14,7 @@ struct MoeCombineDesc {
 using MoeCombineVariant = Variant<MoeCombineArgs, MoeCombineDesc>;
 std::span<const MoeCombineVariant> moe_combine_variants();
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void moe_combine_##name(const Exec&, const MoeCombineArgs&, const MoeCombineDesc&, void*);
 #include "kdelta/ops/moe_combine/variants.inc"
 #undef KDELTA_VARIANT

@@ -8,13 +8,15 @@ namespace kdelta {
 namespace {
 
 constexpr MxQuantizeVariant kQuantize[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, mx_quantize_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  {#name, needs, refuse, scratch, KDELTA_RUN(needs, mx_quantize_##name)},
 #include "kdelta/ops/mx_quant/variants.inc"
 #undef KDELTA_VARIANT
 };
 
 constexpr MxDequantizeVariant kDequantize[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, mx_dequantize_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  {#name, needs, refuse, scratch, KDELTA_RUN(needs, mx_dequantize_##name)},
 #include "kdelta/ops/mx_quant/variants.inc"
 #undef KDELTA_VARIANT
 };
@@ -102,7 +104,8 @@ Cost mx_dequantize_cost(const MxDequantizeArgs& a) {
 
 void mx_quantize(const Exec& ex, const MxQuantizeArgs& args) {
   check(args);
-  if (!ex.planning) mx_rows(args);  // wrong counts are refused before anything is written
+  if (!ex.planning && ex.device.kind == DeviceKind::cpu)
+    mx_rows(args);  // wrong counts are refused before anything is written
   const MxDesc desc{target_of(ex), args.x.dim(0), mx_width(args)};
   run_op(ex, "mx_quantize", mx_quantize_variants(), args, desc, mx_quantize_cost(args));
 }

@@ -22,7 +22,7 @@ KDELTA_INLINE int64_t mx_width(const MxQuantizeArgs& a) {
 }
 int64_t mx_rows(const MxQuantizeArgs& a);
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch)                                   \
+#define KDELTA_VARIANT(name, needs, refuse, scratch)                                 \
   void mx_quantize_##name(const Exec&, const MxQuantizeArgs&, const MxDesc&, void*); \
   void mx_dequantize_##name(const Exec&, const MxDequantizeArgs&, const MxDesc&, void*);
 #include "kdelta/ops/mx_quant/variants.inc"

@@ -1,12 +1,17 @@
 #include "kdelta/ops/norm/norm.h"
 
+#include "kdelta/ops/common/cuda/limits.h"
 #include "kdelta/ops/norm/variants.h"
 
 namespace kdelta {
+const char* norm_cuda_refuse(const NormDesc& d) {
+  return d.width > cuda::kMaxRowWidth ? "rows wider than 16384" : nullptr;
+}
+
 namespace {
 
 constexpr NormVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, norm_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) {#name, needs, refuse, scratch, KDELTA_RUN(needs, norm_##name)},
 #include "kdelta/ops/norm/variants.inc"
 #undef KDELTA_VARIANT
 };

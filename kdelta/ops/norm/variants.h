@@ -14,7 +14,9 @@ struct NormDesc {
 using NormVariant = Variant<NormArgs, NormDesc>;
 std::span<const NormVariant> norm_variants();
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+const char* norm_cuda_refuse(const NormDesc& d);
+
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void norm_##name(const Exec&, const NormArgs&, const NormDesc&, void*);
 #include "kdelta/ops/norm/variants.inc"
 #undef KDELTA_VARIANT

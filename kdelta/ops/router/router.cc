@@ -9,7 +9,7 @@ namespace kdelta {
 namespace {
 
 constexpr RouterVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, router_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) {#name, needs, refuse, scratch, KDELTA_RUN(needs, router_##name)},
 #include "kdelta/ops/router/variants.inc"
 #undef KDELTA_VARIANT
 };

@@ -17,7 +17,7 @@ std::span<const RouterVariant> router_variants();
 int64_t router_reference_scratch(const RouterDesc& d);
 int64_t router_cpu_scratch(const RouterDesc& d);
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void router_##name(const Exec&, const RouterArgs&, const RouterDesc&, void*);
 #include "kdelta/ops/router/variants.inc"
 #undef KDELTA_VARIANT

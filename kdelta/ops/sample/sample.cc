@@ -9,7 +9,7 @@ namespace kdelta {
 namespace {
 
 constexpr SampleVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, sample_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) {#name, needs, refuse, scratch, KDELTA_RUN(needs, sample_##name)},
 #include "kdelta/ops/sample/variants.inc"
 #undef KDELTA_VARIANT
 };

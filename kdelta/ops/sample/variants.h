@@ -16,7 +16,7 @@ std::span<const SampleVariant> sample_variants();
 
 int64_t sample_cpu_scratch(const SampleDesc& d);
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void sample_##name(const Exec&, const SampleArgs&, const SampleDesc&, void*);
 #include "kdelta/ops/sample/variants.inc"
 #undef KDELTA_VARIANT

@@ -9,7 +9,8 @@ namespace kdelta {
 namespace {
 
 constexpr ShortConvVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa, refuse, scratch) {#name, isa, refuse, scratch, short_conv_##name},
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
+  {#name, needs, refuse, scratch, KDELTA_RUN(needs, short_conv_##name)},
 #include "kdelta/ops/short_conv/variants.inc"
 #undef KDELTA_VARIANT
 };

@@ -14,7 +14,7 @@ struct ShortConvDesc {
 using ShortConvVariant = Variant<ShortConvArgs, ShortConvDesc>;
 std::span<const ShortConvVariant> short_conv_variants();
 
-#define KDELTA_VARIANT(name, isa, refuse, scratch) \
+#define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void short_conv_##name(const Exec&, const ShortConvArgs&, const ShortConvDesc&, void*);
 #include "kdelta/ops/short_conv/variants.inc"
 #undef KDELTA_VARIANT
