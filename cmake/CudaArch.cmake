@@ -2,4 +2,7 @@
 set(CMAKE_CUDA_ARCHITECTURES 90a-real CACHE STRING "CUDA architectures")
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
-target_compile_options(kdelta_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -lineinfo>)
+# -fmad=false as -ffp-contract=off: a fused multiply-add appears only where the source asks for one (fmaf), so that the forms of
+# one kernel agree bit for bit.
+target_compile_options(kdelta_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --compress-mode=size
+  --expt-relaxed-constexpr --Werror cross-execution-space-call -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-Wno-missing-field-initializers>)

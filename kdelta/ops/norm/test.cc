@@ -158,6 +158,26 @@ TEST(NormChoice, TakesTheBestRowOfTheProcessorAndObeysForce) {
               testing::HasSubstr("known: avx512, avx2, portable, reference"));
 }
 
+TEST(NormChoice, OnACudaDeviceTakesACudaRowAndABuildWithoutCudaListsItWithTheReason) {
+  const auto rows = norm_variants();
+  const NormDesc on_cpu{.target = {.isa = IsaLevel::amx}, .rows = 1, .width = 8};
+  NormDesc d{
+      .target = {.device = DeviceKind::cuda, .cuda = CudaLevel::sm90a, .multiprocessors = 132}, .rows = 1, .width = 8};
+  EXPECT_THAT(explain("norm", rows, d), testing::HasSubstr("avx512: it runs on the CPU\n"));
+  Options options;
+  if (!kCudaBuild) {
+    EXPECT_THAT(explain("norm", rows, d), testing::HasSubstr("cuda: this build has no CUDA\n"));
+    EXPECT_THAT(explain("norm", rows, on_cpu), testing::HasSubstr("cuda: this build has no CUDA\n"));
+    EXPECT_THAT(test::error_of([&] { choose("norm", rows, d, options); }),
+                testing::HasSubstr("no variant serves this call"));
+    return;
+  }
+  EXPECT_THAT(explain("norm", rows, on_cpu), testing::HasSubstr("cuda: it runs on a CUDA device\n"));
+  EXPECT_STREQ(choose("norm", rows, d, options).name, "cuda");
+  d.target.cuda = CudaLevel::none;
+  EXPECT_THAT(explain("norm", rows, d), testing::HasSubstr("cuda: the CUDA device lacks the instructions\n"));
+}
+
 TEST(NormPlanning, TouchesNothing) {
   TestExec ex;
   Guarded<float> x({2, 8}), weight({8}), out({2, 8});
