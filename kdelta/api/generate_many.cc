@@ -24,17 +24,19 @@ class Crowd {
 
   size_t size() const { return live_.size(); }
 
+  // One that cannot be served, for want of memory too, is told so; the others go on.
   void submit(int64_t number, GenerateTask task) {
-    auto live = std::make_unique<Live>(number, std::move(task));
+    Generation refused;
+    refused.prompt_tokens = std::ssize(task.prompt);
+    refused.finish_reason = "error";
     try {
-      live->collector.emplace(tokenizer_, live->task.options, none_, live->generation);
-      const auto id = engine_.submit(live->task.prompt, request_options(live->task.options, end_ids_));
-      live_.emplace(id, std::move(live));
+      return start(number, std::move(task));
+    } catch (const std::bad_alloc&) {
+      refused.error = runtime::kNoMemory;
     } catch (const Error& e) {
-      live->generation.finish_reason = "error";
-      live->generation.error = e.what();
-      done_(number, std::move(live->generation));
+      refused.error = e.what();
     }
+    done_(number, std::move(refused));
   }
 
   void take(const runtime::TokenEvent& e) {
@@ -66,6 +68,18 @@ class Crowd {
   }
 
  private:
+  void start(int64_t number, GenerateTask task) {
+    auto live = std::make_unique<Live>(number, std::move(task));
+    live->collector.emplace(tokenizer_, live->task.options, none_, live->generation);
+    const auto id = engine_.submit(live->task.prompt, request_options(live->task.options, end_ids_));
+    try {
+      live_.emplace(id, std::move(live));
+    } catch (...) {
+      engine_.finish(id, runtime::FinishReason::cancelled);  // nobody would hear of it
+      throw;
+    }
+  }
+
   void note_reuse(runtime::RequestId id, Generation& g) const {
     const runtime::Request* r = engine_.find(id);
     if (r != nullptr) g.cached_tokens = r->reuse.tokens, g.cache_limit = to_string(r->reuse.limit);
@@ -85,8 +99,13 @@ class Crowd {
   void end(Lives::iterator it, const char* reason) {
     const std::unique_ptr<Live> l = std::move(it->second);
     live_.erase(it);
-    l->collector->finish();
     l->generation.finish_reason = reason;
+    try {
+      l->collector->finish();
+    } catch (const std::bad_alloc&) {
+      l->generation.finish_reason = "error";
+      l->generation.error = runtime::kNoMemory;
+    }
     done_(l->number, std::move(l->generation));
   }
 

@@ -171,7 +171,7 @@ TEST_F(Memory, ALoadThatFailsAtAnyAllocationThrows) {
 }
 
 // Two requests run; then, with memory failing, one arrives with a prompt that others know, all move on for some steps,
-// one of them leaves as an image and comes back. Whoever is not told of an error gets every bit.
+// one of them leaves as an image and comes back, and so does a prefix. Whoever is not told of an error gets every bit.
 class Scenario {
  public:
   Scenario(const Model& model, const EngineConfig& config, std::unique_ptr<runtime::Drafter> drafter,
@@ -199,6 +199,9 @@ class Scenario {
       guarded([&] {
         if (image.computed > 0) copies.emplace_back(engine_.import_state(image), image.output.size());
       });
+      StateImage prefix;
+      guarded([&] { prefix = engine_.export_prefix(prompts_[0]); });
+      if (prefix.computed > 0) guarded([&] { (void)engine_.import_prefix(prefix); });
       guarded([&] { step(); });
       failed = ledger.failures > 0;
     }
@@ -284,6 +287,57 @@ TEST_F(Memory, WantOfMemoryWhileServingCostsOnlyWhoIsTold) {
     EXPECT_GT(refused, 10);
     EXPECT_GT(n, 10);
   }
+}
+
+// Through the C++ door: texts, log-probabilities and lists are made on the way.
+TEST_F(Memory, WantOfMemoryAmongManyEndsOnlyWhoIsTold) {
+  LoadOptions load{.model = "models/tiny-k3"};
+  load.threads = 1;
+  load.max_length = 128;
+  load.max_sequences = 2;
+  kdelta::Engine engine = kdelta::Engine::load(load);
+  std::vector<GenerateTask> tasks;
+  std::vector<Generation> want;
+  for (int32_t i = 0; i < 4; ++i) {
+    tasks.push_back({.prompt = {5 + i, 7, 9}, .options = {}});
+    tasks.back().options.temperature = 0;
+    tasks.back().options.max_tokens = 12;
+    tasks.back().options.logprobs = 2;
+    want.push_back(engine.generate(tasks.back().prompt, tasks.back().options));
+  }
+  bool failed = true;
+  int64_t told = 0;
+  for (int64_t n = 0; failed; n += 1 + n / 8) {
+    std::vector<Generation> got(tasks.size());
+    size_t next = 0;
+    const std::function<bool(GenerateTask*)> give = [&](GenerateTask* task) {
+      const Plenty plenty;
+      if (next == tasks.size()) return false;
+      *task = tasks[next++];
+      return true;
+    };
+    const std::function<void(int64_t, Generation)> take = [&](int64_t number, Generation g) {
+      const Plenty plenty;
+      got[static_cast<size_t>(number)] = std::move(g);
+    };
+    {
+      const Want memory(n, n % 2 == 1);
+      engine.generate_many(give, take);
+    }
+    failed = ledger.failures > 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (got[i].finish_reason == "error") {
+        ++told;
+        EXPECT_EQ(got[i].error, runtime::kNoMemory) << "allocation " << n;
+      } else {
+        EXPECT_EQ(got[i].tokens, want[i].tokens) << "allocation " << n;
+        EXPECT_EQ(got[i].text, want[i].text) << "allocation " << n;
+        EXPECT_EQ(got[i].logprobs.size(), want[i].logprobs.size()) << "allocation " << n;
+      }
+    }
+  }
+  EXPECT_GT(told, 10);
+  EXPECT_EQ(engine.generate(tasks[0].prompt, tasks[0].options).text, want[0].text);
 }
 
 // Thousands of steps of requests that come and go, are preempted, saved, cancelled, drafted and remembered.

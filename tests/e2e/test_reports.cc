@@ -1,5 +1,5 @@
-// Faults that users of other engines reported, each as the smallest input that would show it here. What other tests show
-// for a whole kind already is listed beside them in docs/cases.md.
+// Faults that users of other engines reported, each as the smallest input that would show it here. What other tests
+// show for a whole kind already is listed beside them in docs/cases.md.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -105,8 +105,8 @@ TEST_P(Reports, C3ATrimmedAnswerContinuesAsAColdRun) {
   EXPECT_GE(engine.prefix_stats().hit_tokens, 256 + 320);
 }
 
-// C4: from the second piece on other states, or all before the last piece forgotten. In fp32 and off the grid, where every
-// cut is legal: logits of every position and the states at the end.
+// C4: from the second piece on other states, or all before the last piece forgotten. In fp32 and off the grid, where
+// every cut is legal: logits of every position and the states at the end.
 TEST_P(Reports, C4PiecesOfAnySizeLeaveTheLogitsAndStatesOfOnePiece) {
   const Ids ids = random_prompt(3 * 64 + 5, 1);
   const EngineConfig c = engine_config(DType::f32);
