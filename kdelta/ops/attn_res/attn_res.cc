@@ -1,11 +1,32 @@
 #include "kdelta/ops/attn_res/attn_res.h"
 
+#include <algorithm>
+
 #include "kdelta/ops/attn_res/variants.h"
+#include "kdelta/ops/common/alignment.h"
+#include "kdelta/ops/common/cuda/limits.h"
 
 namespace kdelta {
 
 int64_t attn_res_cpu_scratch(const AttnResDesc& d) {
   return attn_res_scratch_stride(d) * d.target.threads * static_cast<int64_t>(sizeof(float));
+}
+
+const char* attn_res_cuda_refuse(const AttnResDesc& d) {
+  if (d.width > cuda::kMaxRowWidth) return "rows wider than 16384";
+  return d.streams > 32 ? "more than 32 streams" : nullptr;
+}
+
+int64_t attn_res_ring_slots(const AttnResDesc& d) {
+  constexpr int64_t kRingBytes = 220 * 1024, kMost = 32;  // beside the kernel's sums
+  return std::min(kMost, kRingBytes / (d.width * 2));
+}
+
+const char* attn_res_ring_refuse(const AttnResDesc& d) {
+  if (d.dtype != DType::bf16) return "bf16 alone";
+  if (!d.aligned) return "rows that are not whole 16-byte words";
+  if (d.width > 7168) return "rows wider than 7168";
+  return d.streams > 9 ? "more than 9 streams" : nullptr;
 }
 
 namespace {
@@ -57,7 +78,13 @@ Cost attn_res_cost(const AttnResArgs& a) {
 void attn_res(const Exec& ex, const AttnResArgs& args) {
   check(args);
   const int64_t capacity = args.blocks.shape.rank == 3 ? args.blocks.dim(0) : 0;
-  const AttnResDesc desc{target_of(ex), args.sum.dim(0), args.sum.dim(1), capacity + 1};
+  const AttnResDesc desc{.target = target_of(ex),
+                         .rows = args.sum.dim(0),
+                         .width = args.sum.dim(1),
+                         .streams = capacity + 1,
+                         .dtype = args.sum.dtype,
+                         .aligned = args.sum.dim(1) % 8 == 0 && all_aligned16(args.blocks, args.sum, args.score_weight,
+                                                                              args.norm_weight, args.out)};
   run_op(ex, "attn_res", attn_res_variants(), args, desc, attn_res_cost(args));
 }
 

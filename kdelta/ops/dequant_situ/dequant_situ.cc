@@ -1,9 +1,14 @@
 #include "kdelta/ops/dequant_situ/dequant_situ.h"
 
+#include "kdelta/ops/common/cuda/limits.h"
 #include "kdelta/ops/common/group_counts.h"
 #include "kdelta/ops/dequant_situ/variants.h"
 
 namespace kdelta {
+const char* dequant_situ_cuda_refuse(const DequantSituDesc& d) {
+  return d.width > cuda::kMaxRowWidth ? "rows wider than 16384" : nullptr;
+}
+
 namespace {
 
 constexpr DequantSituVariant kVariants[] = {

@@ -24,6 +24,8 @@ KDELTA_INLINE int64_t dequant_situ_row(int64_t width) {
 int64_t dequant_situ_rows(const DequantSituArgs& a);
 int64_t dequant_situ_expert(const DequantSituArgs& a, int64_t t);
 
+const char* dequant_situ_cuda_refuse(const DequantSituDesc& d);
+
 #define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void dequant_situ_##name(const Exec&, const DequantSituArgs&, const DequantSituDesc&, void*);
 #include "kdelta/ops/dequant_situ/variants.inc"

@@ -1,5 +1,6 @@
 #include "kdelta/ops/gated_norm/gated_norm.h"
 
+#include "kdelta/ops/common/cuda/limits.h"
 #include "kdelta/ops/common/overlap.h"
 #include "kdelta/ops/gated_norm/variants.h"
 
@@ -7,6 +8,10 @@ namespace kdelta {
 
 int64_t gated_norm_cpu_scratch(const GatedNormDesc& d) {
   return gated_norm_scratch_stride(d) * d.target.threads * static_cast<int64_t>(sizeof(float));
+}
+
+const char* gated_norm_cuda_refuse(const GatedNormDesc& d) {
+  return d.width > cuda::kMaxRowWidth ? "heads wider than 16384" : nullptr;
 }
 
 namespace {

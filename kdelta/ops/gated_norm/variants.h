@@ -20,6 +20,8 @@ KDELTA_INLINE int64_t gated_norm_scratch_stride(const GatedNormDesc& d) {
 }
 int64_t gated_norm_cpu_scratch(const GatedNormDesc& d);
 
+const char* gated_norm_cuda_refuse(const GatedNormDesc& d);
+
 #define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void gated_norm_##name(const Exec&, const GatedNormArgs&, const GatedNormDesc&, void*);
 #include "kdelta/ops/gated_norm/variants.inc"

@@ -3,6 +3,10 @@
 #include "kdelta/ops/moe_combine/variants.h"
 
 namespace kdelta {
+const char* moe_combine_cuda_refuse(const MoeCombineDesc& d) {
+  return d.choices > 256 ? "more than 256 choices" : nullptr;
+}
+
 namespace {
 
 constexpr MoeCombineVariant kVariants[] = {

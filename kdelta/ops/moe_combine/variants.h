@@ -14,6 +14,8 @@ struct MoeCombineDesc {
 using MoeCombineVariant = Variant<MoeCombineArgs, MoeCombineDesc>;
 std::span<const MoeCombineVariant> moe_combine_variants();
 
+const char* moe_combine_cuda_refuse(const MoeCombineDesc& d);
+
 #define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void moe_combine_##name(const Exec&, const MoeCombineArgs&, const MoeCombineDesc&, void*);
 #include "kdelta/ops/moe_combine/variants.inc"

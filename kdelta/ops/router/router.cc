@@ -6,6 +6,14 @@
 #include "kdelta/ops/router/variants.h"
 
 namespace kdelta {
+int64_t router_cuda_scratch(const RouterDesc& d) {
+  return (d.tokens + 63) / 64 * d.experts * static_cast<int64_t>(sizeof(int32_t));
+}
+
+const char* router_cuda_refuse(const RouterDesc& d) {
+  return d.experts > 1024 ? "more than 1024 experts" : nullptr;
+}
+
 namespace {
 
 constexpr RouterVariant kVariants[] = {

@@ -16,6 +16,9 @@ std::span<const RouterVariant> router_variants();
 
 int64_t router_reference_scratch(const RouterDesc& d);
 int64_t router_cpu_scratch(const RouterDesc& d);
+// A count for each expert and 64 tokens.
+int64_t router_cuda_scratch(const RouterDesc& d);
+const char* router_cuda_refuse(const RouterDesc& d);
 
 #define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void router_##name(const Exec&, const RouterArgs&, const RouterDesc&, void*);

@@ -6,6 +6,10 @@
 #include "kdelta/ops/short_conv/variants.h"
 
 namespace kdelta {
+const char* short_conv_cuda_refuse(const ShortConvDesc& d) {
+  return d.sequences > 32767 ? "more than 32767 sequences" : nullptr;
+}
+
 namespace {
 
 constexpr ShortConvVariant kVariants[] = {

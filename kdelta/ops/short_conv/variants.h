@@ -14,6 +14,8 @@ struct ShortConvDesc {
 using ShortConvVariant = Variant<ShortConvArgs, ShortConvDesc>;
 std::span<const ShortConvVariant> short_conv_variants();
 
+const char* short_conv_cuda_refuse(const ShortConvDesc& d);
+
 #define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void short_conv_##name(const Exec&, const ShortConvArgs&, const ShortConvDesc&, void*);
 #include "kdelta/ops/short_conv/variants.inc"

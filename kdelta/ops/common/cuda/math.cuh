@@ -14,11 +14,11 @@ template <bool kExact>
 __device__ __forceinline__ float quotient(float a, float b) {
   return kExact ? a / b : __fdividef(a, b);
 }
-// 0 at -inf, 1 at inf. The quotient's argument stays below 2^126, where the fast one is defined.
+// 0 at -inf, 1 at inf.
 template <bool kExact>
 __device__ __forceinline__ float sigmoid(float x) {
   if constexpr (kExact) return 1 / (1 + expf(-x));
-  return __frcp_rn(1 + __expf(-x));
+  return __fdividef(1.0f, 1 + __expf(-x));  // 0 where the exponential overflows
 }
 
 // Odd, 1 at inf. The fast form is a Taylor sum up to |x| = 0.35, so that small arguments keep their relative precision.
