@@ -341,15 +341,30 @@ void write_out(const KdaArgs& a, const Task& task, int64_t t, int64_t count, con
   }
 }
 
+// x as the pool's dtype holds it.
+template <class V, class S>
+KDELTA_INLINE V rounded(V x) {
+  if constexpr (sizeof(S) == sizeof(float)) return x;
+#if defined(__AVX512DQ__)
+  if constexpr (sizeof(S) == 2 && V::kLanes == 16) {
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    return {_mm512_castsi512_ps(_mm512_and_si512(x.rounded_upper(), upper))};
+  }
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(S) == 2 && V::kLanes == 8)
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(x.rounded_lower(), 16))};
+#endif
+  S r[V::kLanes];
+  x.store(r);
+  return V::load(r);
+}
+
 // A state that lives on in fp32 takes the pool's rounding where a cut would give it.
 template <class V, class S>
 KDELTA_INLINE void round_to_pool(float* x, int64_t n) {
   if constexpr (sizeof(S) == 2)
-    for (int64_t i = 0; i < n; i += V::kLanes) {
-      S rounded[V::kLanes];
-      V::load(x + i).store(rounded);
-      V::load(rounded).store(x + i);
-    }
+    for (int64_t i = 0; i < n; i += V::kLanes) rounded<V, S>(V::load(x + i)).store(x + i);
 }
 
 // The column of the slot that sequence n starts from: with records it has one, brought there by replay.

@@ -64,7 +64,7 @@ void run_task(const KdaArgs& a, const Task& task, char* scratch, int32_t* parts_
     w.carve(carver, a.q.dim(2), task.v_end - task.v_begin);
     if (records && pending(a, task).count > 0) {
       S* own = own_rows<S>(a, task);
-      replay<Vec>(pending(a, task), task.v_begin, task.v_end - task.v_begin, own, own);
+      replay<Vec, S>(pending(a, task), task.v_begin, task.v_end - task.v_begin, own, own);
     }
     Prefill::template run<S>(a, task, w);
   } else {

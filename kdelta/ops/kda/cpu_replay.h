@@ -18,17 +18,6 @@ struct Records {
   const float* change(int64_t j) const { return decay(j) + 2 * K; }
 };
 
-template <class V, class S>
-KDELTA_INLINE V rounded(V x) {
-  if constexpr (sizeof(S) == 2) {
-    S r[V::kLanes];
-    x.store(r);
-    return V::load(r);
-  } else {
-    return x;
-  }
-}
-
 // The hardware streams lines of one page well; asking this far ahead crosses page ends and the jump to the next head.
 inline constexpr int64_t kStepAhead = 4096;
 template <class S>
@@ -37,9 +26,12 @@ KDELTA_INLINE void prefetch_ahead(const S* p, int64_t n) {
     __builtin_prefetch(reinterpret_cast<const char*>(p + d) + kStepAhead, 1);
 }
 
+// Rows in flight: each is one chain of dependent operations, and rounding to bf16 makes it long.
+inline constexpr int64_t kReplayRows = 8;
+
 // R rows, of value channels v on, from src to dst, which may be one.
-template <class V, int64_t R, class S>
-KDELTA_INLINE void replay_rows(const Records& x, int64_t v, const S* src, S* dst) {
+template <class V, class S, int64_t R, class To>
+KDELTA_INLINE void replay_rows(const Records& x, int64_t v, const S* src, To* dst) {
   constexpr int64_t L = V::kLanes;
   for (int64_t d = 0; d < x.K; d += L) {
     const int64_t n = x.K - d < L ? x.K - d : L;
@@ -55,12 +47,13 @@ KDELTA_INLINE void replay_rows(const Records& x, int64_t v, const S* src, S* dst
   prefetch_ahead(src, R * x.K);
 }
 
-template <class V, class S>
-KDELTA_INLINE void replay(const Records& x, int64_t v, int64_t rows, const S* src, S* dst) {
-  constexpr int64_t R = 4;
+// `rows` rows on; what dst receives is rounded to the pool's dtype S, whatever its own.
+template <class V, class S, class To>
+KDELTA_INLINE void replay(const Records& x, int64_t v, int64_t rows, const S* src, To* dst) {
+  constexpr int64_t R = kReplayRows;
   int64_t r = 0;
-  for (; r + R <= rows; r += R) replay_rows<V, R>(x, v + r, src + r * x.K, dst + r * x.K);
-  for (; r < rows; ++r) replay_rows<V, 1>(x, v + r, src + r * x.K, dst + r * x.K);
+  for (; r + R <= rows; r += R) replay_rows<V, S, R>(x, v + r, src + r * x.K, dst + r * x.K);
+  for (; r < rows; ++r) replay_rows<V, S, 1>(x, v + r, src + r * x.K, dst + r * x.K);
 }
 
 // kda_replay: heads over the threads.
@@ -71,7 +64,7 @@ void replay_all(const Exec& ex, const KdaReplayArgs& a, const KdaDesc& d) {
       const int64_t n = i / d.H, h = i % d.H, slot = a.slot.data[n], count = a.accepted.data[n] - 1;
       if (slot == -1 || count == 0) continue;
       S* s = static_cast<S*>(a.state.data) + slot * a.state.stride[0] + h * a.state.stride[1];
-      replay<V>({a.records.at(slot, 0, h), a.records.stride[1], count, d.K}, 0, d.V, s, s);
+      replay<V, S>({a.records.at(slot, 0, h), a.records.stride[1], count, d.K}, 0, d.V, s, s);
     }
   });
 }

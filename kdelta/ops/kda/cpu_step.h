@@ -22,7 +22,7 @@ inline constexpr int64_t kTileRows = 16;
 struct StepScratch {
   Tokens tokens;
   float* rows = nullptr;     // [2, kStepRows, Kp] the decayed rows between the two halves of a token
-  float* running = nullptr;  // [V, K] of the pool's dtype: the state behind a draft, with records
+  float* running = nullptr;  // [V, K] the state behind a draft, with records; rounded to the pool's dtype
   KDELTA_INLINE void carve(Carver& c, int64_t K, int64_t V) {
     tokens.carve(c, K, V);
     rows = c.take<float>(2 * kStepRows * padded(K));
@@ -30,9 +30,10 @@ struct StepScratch {
   }
 };
 
-// First half of token i for R rows of K from src (nullptr: zeros): the decayed rows, the outputs, the changes u.
-template <class V, int64_t R, class S>
-KDELTA_INLINE void step_read(const Tokens& x, int64_t i, int64_t r0, const S* src, float* rows, float* u) {
+// First half of token i for R rows of K from src (nullptr: zeros): the decayed rows, the outputs, the changes u. kCold:
+// src comes from memory.
+template <class V, int64_t R, bool kCold, class From>
+KDELTA_INLINE void step_read(const Tokens& x, int64_t i, int64_t r0, const From* src, float* rows, float* u) {
   constexpr int64_t L = V::kLanes;
   const int64_t K = x.K, Kp = x.Kp;
   const float *q = x.q + i * Kp, *k = x.k + i * Kp, *decay = x.decay + i * Kp;
@@ -42,23 +43,23 @@ KDELTA_INLINE void step_read(const Tokens& x, int64_t i, int64_t r0, const S* sr
     const V dv = V::load(decay + d), kv = V::load(k + d), qv = V::load(q + d);
     const int64_t left = K - d;
     for (int64_t r = 0; r < R; ++r) {
-      const S* p = src + r * K + d;
+      const From* p = src + r * K + d;
       const V s = src == nullptr ? V::zero() : (left >= L ? V::load(p) : V::load_n(p, left)) * dv;
       s.store(rows + r * Kp + d);
       m[r] = V::fma(s, kv, m[r]);
       n[r] = V::fma(s, qv, n[r]);
     }
   }
-  if (src != nullptr) prefetch_ahead(src, R * K);
+  if (kCold && src != nullptr) prefetch_ahead(src, R * K);
   for (int64_t r = 0; r < R; ++r) {
     u[r] = x.beta[i] * (x.v[i * x.Vp + r0 + r] - m[r].sum());
     x.out[i * x.Vp + r0 + r] = n[r].sum() + x.qk[i] * u[r];
   }
 }
 
-// Second half: rows + u k to dst, which may be where they came from.
-template <class V, int64_t R, class S>
-KDELTA_INLINE void step_write(const Tokens& x, int64_t i, const float* rows, const float* u, S* dst) {
+// Second half: rows + u k to dst, which may be where they came from, rounded to the pool's dtype S.
+template <class V, int64_t R, class S, class To>
+KDELTA_INLINE void step_write(const Tokens& x, int64_t i, const float* rows, const float* u, To* dst) {
   constexpr int64_t L = V::kLanes;
   const int64_t K = x.K, Kp = x.Kp;
   const float* k = x.k + i * Kp;
@@ -68,7 +69,8 @@ KDELTA_INLINE void step_write(const Tokens& x, int64_t i, const float* rows, con
     const V kv = V::load(k + d);
     const int64_t left = K - d;
     for (int64_t r = 0; r < R; ++r) {
-      const V s = V::fma(change[r], kv, V::load(rows + r * Kp + d));
+      V s = V::fma(change[r], kv, V::load(rows + r * Kp + d));
+      if constexpr (sizeof(To) > sizeof(S)) s = rounded<V, S>(s);
       if (left >= L)
         s.store(dst + r * K + d);
       else
@@ -79,22 +81,22 @@ KDELTA_INLINE void step_write(const Tokens& x, int64_t i, const float* rows, con
 
 // Token i on `width` rows, the first of them r0 of the task. The second half of a group of rows follows the first half
 // of the next group: its sums have the time that takes to arrive. changes: where u goes as well; null: nowhere.
-template <class V, class S>
-KDELTA_INLINE void step_token(const Tokens& x, int64_t i, int64_t r0, int64_t width, const S* src, float* buffer,
-                              S* dst, float* changes = nullptr) {
+template <class V, class S, bool kCold, class From, class To>
+KDELTA_INLINE void step_token(const Tokens& x, int64_t i, int64_t r0, int64_t width, const From* src, float* buffer,
+                              To* dst, float* changes = nullptr) {
   constexpr int64_t R = kStepRows;
   const int64_t K = x.K, groups = width / R;
   auto rows = [&](int64_t g) { return buffer + (g & 1) * R * x.Kp; };
   auto at = [&](int64_t r) { return src == nullptr ? src : src + r * K; };
   float u[2][R];
   for (int64_t g = 0; g <= groups; ++g) {
-    if (g < groups) step_read<V, R>(x, i, r0 + g * R, at(g * R), rows(g), u[g & 1]);
-    if (g > 0) step_write<V, R>(x, i, rows(g - 1), u[(g - 1) & 1], dst + (g - 1) * R * K);
+    if (g < groups) step_read<V, R, kCold>(x, i, r0 + g * R, at(g * R), rows(g), u[g & 1]);
+    if (g > 0) step_write<V, R, S>(x, i, rows(g - 1), u[(g - 1) & 1], dst + (g - 1) * R * K);
     if (changes != nullptr && g < groups) std::memcpy(changes + g * R, u[g & 1], sizeof(u[0]));
   }
   for (int64_t r = groups * R; r < width; ++r) {
-    step_read<V, 1>(x, i, r0 + r, at(r), buffer, u[0]);
-    step_write<V, 1>(x, i, buffer, u[0], dst + r * K);
+    step_read<V, 1, kCold>(x, i, r0 + r, at(r), buffer, u[0]);
+    step_write<V, 1, S>(x, i, buffer, u[0], dst + r * K);
     if (changes != nullptr) changes[r] = u[0][0];
   }
 }
@@ -110,7 +112,7 @@ void step_sequence(const KdaArgs& a, const Task& task, StepScratch& w) {
     prepare<V>(a, task, t, count, w.tokens);
     for (int64_t i = 0; i < count; ++i) {
       S* dst = state_rows<S>(a, task, *a.seq.slot.at(task.n, first + i));
-      step_token<V>(w.tokens, i, 0, width, src, w.rows, dst);
+      step_token<V, S, true>(w.tokens, i, 0, width, src, w.rows, dst);
       src = dst;
     }
     write_out<V>(a, task, t, count, w.tokens);
@@ -137,21 +139,21 @@ KDELTA_INLINE float* record(const KdaArgs& a, const Task& task, int64_t j) {
 // token of an earlier chunk, and the memory for it.
 template <class V, class S>
 KDELTA_INLINE void step_tile(const KdaArgs& a, const Task& task, int64_t first, int64_t count, int64_t r0, int64_t rows,
-                             StepScratch& w, S* running) {
+                             StepScratch& w, float* running) {
   const int64_t K = w.tokens.K, v = task.v_begin + r0;
-  S* own = own_rows<S>(a, task) + r0 * K;
-  const S* src = first > 0 ? running : a.seq.fresh.data[task.n] != 0 ? nullptr : own;
-  if (const Records before = pending(a, task); first == 0 && before.count > 0) {
-    replay<V>(before, v, rows, src, running);
-    src = running;
+  const auto changes = [&](int64_t i) { return record(a, task, first + i - 1) + 2 * K + v; };
+  int64_t i = 0;
+  if (first == 0) {
+    S* own = own_rows<S>(a, task) + r0 * K;
+    if (const Records before = pending(a, task); before.count > 0) {
+      replay<V, S>(before, v, rows, own, running);
+      step_token<V, S, false>(w.tokens, i++, r0, rows, running, w.rows, own);
+    } else {
+      step_token<V, S, true>(w.tokens, i++, r0, rows, a.seq.fresh.data[task.n] != 0 ? nullptr : own, w.rows, own);
+    }
+    if (i < count) step_token<V, S, false>(w.tokens, i, r0, rows, own, w.rows, running, changes(i)), ++i;
   }
-  for (int64_t i = 0; i < count; ++i) {
-    const bool draft = first + i > 0;
-    S* dst = draft ? running : own;
-    step_token<V>(w.tokens, i, r0, rows, src, w.rows, dst,
-                  draft ? record(a, task, first + i - 1) + 2 * K + v : nullptr);
-    src = dst;
-  }
+  for (; i < count; ++i) step_token<V, S, false>(w.tokens, i, r0, rows, running, w.rows, running, changes(i));
 }
 
 // Decays and keys of tokens [first, first + count), drafts only, to their records.
@@ -179,7 +181,7 @@ void step_sequence_recorded(const KdaArgs& a, const Task& task, StepScratch& w, 
     prepare<V>(a, task, cu[task.n] + first, count, w.tokens);
     for (int64_t r0 = 0; r0 < width; r0 += kTileRows)
       step_tile<V, S>(a, task, first, count, r0, width - r0 < kTileRows ? width - r0 : kTileRows, w,
-                      reinterpret_cast<S*>(w.running) + r0 * tile_stride);
+                      w.running + r0 * tile_stride);
     write_out<V>(a, task, cu[task.n] + first, count, w.tokens);
   });
   if (parts_left != nullptr && std::atomic_ref<int32_t>(*parts_left).fetch_sub(1, std::memory_order_acq_rel) != 1)
