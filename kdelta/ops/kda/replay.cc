@@ -7,7 +7,7 @@ namespace kdelta {
 namespace {
 
 constexpr KdaReplayVariant kVariants[] = {
-#define KDELTA_VARIANT(name, isa) {#name, isa, nullptr, nullptr, kda_replay_##name},
+#define KDELTA_VARIANT(name, needs) {#name, needs, nullptr, nullptr, KDELTA_RUN(needs, kda_replay_##name)},
 #include "kdelta/ops/kda/replay_variants.inc"
 #undef KDELTA_VARIANT
 };
@@ -52,7 +52,7 @@ const KdaReplayVariant& row_for(const KdaDesc& d, const Options& options) {
   for (const KdaReplayVariant& row : kVariants)
     if (std::string_view(row.name) == step.name) return row;
   KdaDesc limited = d;
-  limited.target.isa = step.isa;
+  limited.target.isa = step.needs.isa;
   return choose("kda_replay", kda_replay_variants(), limited, Options{});
 }
 

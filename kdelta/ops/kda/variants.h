@@ -32,7 +32,7 @@ const char* kda_refuse_f32(const KdaDesc& d);
 using KdaReplayVariant = Variant<KdaReplayArgs, KdaDesc>;
 std::span<const KdaReplayVariant> kda_replay_variants();
 
-#define KDELTA_VARIANT(name, isa) void kda_replay_##name(const Exec&, const KdaReplayArgs&, const KdaDesc&, void*);
+#define KDELTA_VARIANT(name, needs) void kda_replay_##name(const Exec&, const KdaReplayArgs&, const KdaDesc&, void*);
 #include "kdelta/ops/kda/replay_variants.inc"
 #undef KDELTA_VARIANT
 
