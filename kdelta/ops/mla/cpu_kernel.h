@@ -23,28 +23,61 @@ void mla_prefill(const Exec& ex, const MlaArgs& a, const MlaDesc& d, const MlaPl
   });
 }
 
+// Adds the chunks among the tasks [first, end) that did not begin their rows to those before them, in order.
+template <class V>
+void mla_merge_parts(const Exec& ex, const MlaDesc& d, const MlaPlan& plan, const MlaBatch& batch,
+                     const MlaTasks& tasks, int64_t first, int64_t end, void* scratch) {
+  const MlaSums sums = plan.sums(d, scratch);
+  parallel_for(ex, tasks.groups, 1, [&](int64_t group, int64_t last_group) {
+    for (int64_t i = first; i < end; ++i) {
+      const MlaTask task = tasks.at(i);
+      if (task.chunk == 0 || task.head < group * tasks.heads || task.head >= last_group * tasks.heads) continue;
+      const MlaRun& run = tasks.runs.run[task.run];
+      const MlaSums part = plan.part(d, scratch, i - first, task.heads);
+      for (int64_t t = 0; t < run.tokens; ++t)
+        for (int64_t h = 0; h < task.heads && run.length + t > task.chunk * kMlaChunk; ++h)
+          mla_merge<V>(sums, (run.first - batch.first + t) * d.heads + task.head + h, part, t * task.heads + h,
+                       plan.width.latent);
+    }
+  });
+}
+
+template <class V, class C>
+void mla_attend_batch(const Exec& ex, const MlaArgs& a, const MlaDesc& d, const MlaPlan& plan, const MlaBatch& batch,
+                      void* scratch) {
+  const MlaTasks tasks = mla_tasks(a.seq, batch, d);
+  const MlaSums sums = plan.sums(d, scratch);
+  const float* absorbed = plan.absorbed(scratch);
+  const bool parts = tasks.count() > tasks.runs.count * tasks.groups;
+  const int64_t wave = parts ? plan.parts : tasks.count();
+  for (int64_t first = 0; first < tasks.count(); first += wave) {
+    const int64_t end = tasks.count() - first < wave ? tasks.count() : first + wave;
+    parallel_for_ranked(ex, end - first, 1, [&](int rank, int64_t begin, int64_t last) {
+      const MlaDecodeWork w = plan.decode(scratch, rank);
+      for (int64_t i = begin; i < last; ++i) {
+        const MlaTask task = tasks.at(first + i);
+        const MlaRun& run = tasks.runs.run[task.run];
+        const int64_t row = (run.first - batch.first) * d.heads + task.head;
+        mla_attend<V, C>(a, plan, run, task.chunk, task.heads, absorbed + row * plan.width.cache,
+                         task.chunk == 0 ? sums.from(row, plan.width.latent) : plan.part(d, scratch, i, task.heads), w);
+      }
+    });
+    if (parts) mla_merge_parts<V>(ex, d, plan, batch, tasks, first, end, scratch);
+  }
+}
+
 template <class V, class X, class C>
 void mla_decode_batch(const Exec& ex, const MlaArgs& a, const MlaDesc& d, const MlaPlan& plan, const MlaBatch& batch,
                       void* scratch) {
-  float *absorbed = plan.absorbed(scratch), *lat = plan.lat(d, scratch);
+  float* absorbed = plan.absorbed(scratch);
   parallel_for_ranked(ex, d.heads, 1, [&](int rank, int64_t begin, int64_t end) {
     for (int64_t h = begin; h < end; ++h)
       mla_absorb<V, X>(a, plan, batch, h, absorbed, plan.decode(scratch, rank).weight);
   });
-  const int64_t heads = mla_task_heads(d, mla_runs(a.seq, batch, batch.rows).count);
-  const int64_t groups = (d.heads + heads - 1) / heads;
-  const MlaRuns runs = mla_runs(a.seq, batch, kMlaHeads / heads);
-  parallel_for_ranked(ex, runs.count * groups, 1, [&](int rank, int64_t begin, int64_t end) {
-    const MlaDecodeWork w = plan.decode(scratch, rank);
-    for (int64_t i = begin; i < end; ++i) {
-      const MlaRun& run = runs.run[i / groups];
-      const int64_t head = i % groups * heads, row = (run.first - batch.first) * d.heads + head;
-      mla_attend<V, C>(a, plan, run, head + heads < d.heads ? heads : d.heads - head, absorbed + row * plan.width.cache,
-                       lat + row * plan.width.latent, w);
-    }
-  });
+  mla_attend_batch<V, C>(ex, a, d, plan, batch, scratch);
+  const MlaSums sums = plan.sums(d, scratch);
   parallel_for_ranked(ex, d.heads, 1, [&](int rank, int64_t begin, int64_t end) {
-    for (int64_t h = begin; h < end; ++h) mla_project<V, X>(a, plan, batch, h, lat, plan.decode(scratch, rank).weight);
+    for (int64_t h = begin; h < end; ++h) mla_project<V, X>(a, plan, batch, h, sums, plan.decode(scratch, rank).weight);
   });
 }
 

@@ -43,11 +43,36 @@ MlaDecodeWork decode_work(const MlaWidths& w, Layout& layout) {
   MlaDecodeWork p{};
   p.block = layout.take(kMlaBlock * w.cache);
   p.score = layout.take(kMlaHeads * kMlaBlock);
-  p.max = layout.take(kMlaHeads);
-  p.sum = layout.take(kMlaHeads);
   p.scale = layout.take(kMlaHeads);
   p.weight = layout.take(8 * w.latent);
   return p;
+}
+
+MlaSums sums_of(const MlaWidths& w, int64_t rows, int64_t step, Layout& layout) {
+  MlaSums p{};
+  p.lat = layout.take(rows * w.latent);
+  p.max = layout.take(rows);
+  p.sum = layout.take(rows);
+  p.step = step;
+  return p;
+}
+
+// What the threads of the decode schedule share.
+struct Shared {
+  float* absorbed;
+  MlaSums sums, part;  // of all rows; of the first part that waits
+  int64_t part_floats;
+};
+Shared shared(const MlaPlan& plan, const MlaDesc& d, Layout& layout) {
+  Layout one(nullptr);
+  sums_of(plan.width, plan.part_rows, 0, one);
+  Shared s{};
+  s.absorbed = layout.take(plan.decode_rows * d.heads * plan.width.cache);
+  s.sums = sums_of(plan.width, plan.decode_rows * d.heads, d.heads, layout);
+  s.part_floats = one.bytes() / 4;
+  Layout parts(layout.take(plan.parts * s.part_floats));
+  s.part = sums_of(plan.width, plan.part_rows, 0, parts);
+  return s;
 }
 
 char* advance(void* p, int64_t bytes) {
@@ -67,12 +92,15 @@ MlaPlan mla_plan(const MlaDesc& d) {
   plan.width.cache = std::max(plan.width.cache, plan.width.latent);
   plan.prefill_rows = std::min(mla_round_up(std::max<int64_t>(d.max_len, 1), kMlaBlock), kMlaPrefillRows);
   plan.decode_rows = std::clamp<int64_t>(d.tokens, 1, kMlaDecodeRows);
-  Layout prefill(nullptr), decode(nullptr);
+  plan.part_rows = std::min(kMlaHeads, plan.decode_rows * d.heads);
+  plan.parts = d.max_context > kMlaChunk ? 8 * d.target.threads : 0;
+  Layout prefill(nullptr), decode(nullptr), all(nullptr);
   prefill_work(plan.width, d, plan.prefill_rows, prefill);
   decode_work(plan.width, decode);
   plan.prefill_bytes = prefill.bytes();
   plan.decode_bytes = decode.bytes();
-  plan.shared_bytes = 4 * plan.decode_rows * d.heads * (plan.width.cache + plan.width.latent);
+  shared(plan, d, all);
+  plan.shared_bytes = all.bytes();
   return plan;
 }
 
@@ -95,8 +123,15 @@ MlaDecodeWork MlaPlan::decode(void* scratch, int rank) const {
 float* MlaPlan::absorbed(void* scratch) const {
   return static_cast<float*>(scratch);
 }
-float* MlaPlan::lat(const MlaDesc& d, void* scratch) const {
-  return absorbed(scratch) + decode_rows * d.heads * width.cache;
+MlaSums MlaPlan::sums(const MlaDesc& d, void* scratch) const {
+  Layout layout(scratch);
+  return shared(*this, d, layout).sums;
+}
+MlaSums MlaPlan::part(const MlaDesc& d, void* scratch, int64_t index, int64_t task_heads) const {
+  Layout layout(scratch);
+  const Shared s = shared(*this, d, layout);
+  const int64_t at = index * s.part_floats;
+  return {s.part.lat + at, s.part.max + at, s.part.sum + at, task_heads};
 }
 
 int64_t mla_task_rows(const MlaPlan& plan, const MlaDesc& d, int64_t sequences) {
@@ -117,11 +152,39 @@ MlaRuns mla_runs(const PagedSequences& seq, const MlaBatch& batch, int64_t most)
   return out;
 }
 
-int64_t mla_task_heads(const MlaDesc& d, int64_t runs) {
-  const int64_t threads = d.target.threads, step = threads / std::gcd(threads, std::max<int64_t>(runs, 1));
+namespace {
+
+// Heads of one task when each group of heads has `pieces` of equal size: as many as fit, in a number of tasks that
+// divides among the threads.
+int64_t task_heads(const MlaDesc& d, int64_t pieces) {
+  const int64_t threads = d.target.threads, step = threads / std::gcd(threads, pieces);
   const int64_t least = (d.heads + kMlaHeads - 1) / kMlaHeads;
-  const int64_t groups = runs >= 4 * threads ? least : std::min(d.heads, mla_round_up(least, step));
+  const int64_t groups = pieces >= 4 * threads ? least : std::min(d.heads, mla_round_up(least, step));
   return (d.heads + groups - 1) / groups;
+}
+
+}  // namespace
+
+MlaTasks mla_tasks(const PagedSequences& seq, const MlaBatch& batch, const MlaDesc& d) {
+  const MlaRuns whole = mla_runs(seq, batch, batch.rows);
+  int64_t pieces = 0;
+  for (int64_t r = 0; r < whole.count; ++r) pieces += std::max<int64_t>(whole.run[r].length / kMlaChunk, 1);
+  MlaTasks tasks;
+  tasks.all_heads = d.heads;
+  tasks.heads = task_heads(d, std::max<int64_t>(pieces, 1));
+  tasks.groups = (d.heads + tasks.heads - 1) / tasks.heads;
+  tasks.runs = mla_runs(seq, batch, kMlaHeads / tasks.heads);
+  tasks.begin[0] = 0;
+  for (int64_t r = 0; r < tasks.runs.count; ++r)
+    tasks.begin[r + 1] = tasks.begin[r] + tasks.groups * tasks.runs.run[r].chunks();
+  return tasks;
+}
+
+MlaTask MlaTasks::at(int64_t i) const {
+  int64_t run = 0;
+  while (begin[run + 1] <= i) ++run;
+  const int64_t chunks = runs.run[run].chunks(), head = (i - begin[run]) / chunks * heads;
+  return {run, head, std::min(heads, all_heads - head), (i - begin[run]) % chunks};
 }
 
 }  // namespace kdelta

@@ -13,6 +13,10 @@ inline constexpr int64_t kMlaPrefillRows =
     2048;  // queries that share one expansion; its cost is 1/(1 + rows/400) of the work
 inline constexpr int64_t kMlaDecodeRows = 16;  // decode tokens that share one pass over kv_b
 inline constexpr int64_t kMlaHeads = 48;       // rows of one decode task: q', lat and the block stay in 512 KB of L2
+// Positions whose sums begin anew in decode; sums of chunks are added up in order. It is what threads share of one long
+// context, and part of the order of every sum: fixed.
+inline constexpr int64_t kMlaChunk = 512;
+inline constexpr int64_t kMlaInPlace = 4;  // rows of a decode task up to which the cache is read as it lies
 
 KDELTA_INLINE int64_t mla_round_up(int64_t n, int64_t to) {
   return (n + to - 1) / to * to;
@@ -40,14 +44,25 @@ struct MlaPrefillWork {
 
 // One thread's part of the decode schedule. A row is one head of one token.
 struct MlaDecodeWork {
-  float* block;              // [64, cache] latents | kr
-  float* score;              // [rows, 64]
-  float *max, *sum, *scale;  // [rows]
-  float* weight;             // [8, latent] rows of an MX kv_b
+  float* block;   // [64, cache] latents | kr
+  float* score;   // [rows, 64]
+  float* scale;   // [rows]
+  float* weight;  // [8, latent] rows of an MX kv_b
+};
 
-  // The same from row `first` on.
-  KDELTA_INLINE MlaDecodeWork rows(int64_t first) const {
-    return {block, score + first * kMlaBlock, max + first, sum + first, scale + first, weight};
+// Sums over positions: row t * step + h is head h of token t.
+struct MlaSums {
+  float* lat;        // [rows, latent] sum of exp(score - max) c
+  float *max, *sum;  // [rows] largest score, sum of exp(score - max)
+  int64_t step;
+
+  KDELTA_INLINE MlaSums from(int64_t row, int64_t width) const {
+    return {lat + row * width, max + row, sum + row, step};
+  }
+  KDELTA_INLINE void clear(int64_t row, int64_t width) const {
+    max[row] = -__builtin_inff();
+    sum[row] = 0;
+    for (int64_t l = 0; l < width; ++l) lat[row * width + l] = 0;
   }
 };
 
@@ -55,13 +70,16 @@ struct MlaPlan {
   MlaWidths width{};
   int64_t prefill_rows = 0;  // queries of one prefill task, a multiple of 64
   int64_t decode_rows = 0;
+  int64_t parts = 0, part_rows = 0;  // chunks that wait for the ones before them, and what each has at most
   int64_t prefill_bytes = 0, decode_bytes = 0, shared_bytes = 0;  // per thread, per thread, once
 
   MlaPrefillWork prefill(const MlaDesc& d, void* scratch, int rank) const;
   MlaDecodeWork decode(void* scratch, int rank) const;
-  // [decode_rows, H, cache] q' | q_rope and [decode_rows, H, latent] the weighted latents.
+  // [decode_rows, H, cache] q' | q_rope.
   float* absorbed(void* scratch) const;
-  float* lat(const MlaDesc& d, void* scratch) const;
+  // Of all heads of the batch, and of chunk `index` of those that wait, for `heads` heads.
+  MlaSums sums(const MlaDesc& d, void* scratch) const;
+  MlaSums part(const MlaDesc& d, void* scratch, int64_t index, int64_t heads) const;
 };
 MlaPlan mla_plan(const MlaDesc& d);
 
@@ -77,6 +95,8 @@ struct MlaBatch {
 struct MlaRun {
   int64_t n, first, tokens;
   int64_t length;  // positions the first token sees; each next one sees one more
+
+  int64_t chunks() const { return (length + tokens - 1 + kMlaChunk - 1) / kMlaChunk; }
 };
 struct MlaRuns {
   MlaRun run[kMlaDecodeRows];
@@ -85,7 +105,19 @@ struct MlaRuns {
 // The batch cut into runs of at most `most` tokens.
 MlaRuns mla_runs(const PagedSequences& seq, const MlaBatch& batch, int64_t most);
 
-// Heads of one decode task for `runs` runs: as many as fit, in a number of tasks that divides among the threads.
-int64_t mla_task_heads(const MlaDesc& d, int64_t runs);
+// One chunk of a run for some heads.
+struct MlaTask {
+  int64_t run, head, heads, chunk;
+};
+// The work of a batch, numbered run by run, then group of heads by group, then chunk by chunk.
+struct MlaTasks {
+  MlaRuns runs;
+  int64_t all_heads, heads, groups;   // `heads` in each group but the last
+  int64_t begin[kMlaDecodeRows + 1];  // first task of each run
+
+  int64_t count() const { return begin[runs.count]; }
+  MlaTask at(int64_t i) const;
+};
+MlaTasks mla_tasks(const PagedSequences& seq, const MlaBatch& batch, const MlaDesc& d);
 
 }  // namespace kdelta

@@ -61,9 +61,14 @@ TEST_P(MlaExact, APromptCutAnywhereGivesTheSameBits) {
 }
 
 TEST_P(MlaExact, VerifiedDraftsGetTheBitsOfSingleSteps) {
-  MlaScene<bf16> scene({.H = 6}, {{120, 17}}, 0);
-  mla(ex_, scene.args());
-  for (int32_t t : {0, 6, 7, 8, 16}) expect_rows(scene, t, part(ex_, scene, t, 1, 0), str("draft ", t));
+  // Past a block of 64 and past a chunk of 512; 96 columns are read in place by one token, widened for 17.
+  for (const MlaSizes& sizes : {MlaSizes{.H = 6}, MlaSizes{.H = 1, .rope = 32, .latent = 64}})
+    for (int32_t context : {120, 503}) {
+      MlaScene<float> scene(sizes, {{context, 17}}, 0);
+      mla(ex_, scene.args());
+      for (int32_t t : {0, 6, 7, 8, 9, 16})
+        expect_rows(scene, t, part(ex_, scene, t, 1, 0), str("context ", context, " draft ", t));
+    }
 }
 
 TEST_P(MlaExact, AStepAfterPrefillAgreesWithALongerPrefill) {
@@ -109,32 +114,77 @@ TEST_P(MlaExact, BitsDoNotDependOnCompanyOrThreads) {
   }
 }
 
-TEST_P(MlaExact, BitsDependNeitherOnPageNumbersNorOnThePageSize) {
-  for (int prefill : {0, 1}) {
-    const std::vector<MlaSequence> sequences{{70, prefill ? 90 : 2}};
-    MlaScene<float> scene({.page = 16}, sequences, prefill);
+TEST_P(MlaExact, AContextOfManyChunksGivesTheSameBitsWhoeverTakesThem) {
+  // fp32 outputs: bf16 would round a wrong order of the sums away.
+  const std::vector<MlaSequence> sequences{{511, 1}, {1700, 2}, {512, 1}, {509, 6}, {40, 1}, {6000, 1}};
+  for (const MlaSizes& sizes : {MlaSizes{.H = 2}, MlaSizes{.H = 2, .rope = 32, .latent = 64}}) {
+    MlaScene<float> scene(sizes, sequences, 0);
     mla(ex_, scene.args());
-    for (int64_t page : {1, 7, 64, 100, 256}) {
-      MlaScene<float> other({.page = page}, sequences, prefill);
-      mla(ex_, other.args());
-      EXPECT_TRUE(same_bits(other.out, scene.out)) << "page of " << page;
+    const Guarded<float> want = scene.out;
+    for (int threads : {1, 3, 5}) {
+      TestExec other(threads, int64_t{96} << 20);
+      other.force("mla", GetParam());
+      mla(other, scene.args());
+      EXPECT_TRUE(same_bits(scene.out, want)) << threads << " threads";
+    }
+    for (size_t n = 0; n < sequences.size(); ++n) {
+      const auto at = static_cast<int64_t>(n);
+      const int32_t first = scene.cu[at], len = scene.cu[at + 1] - first;
+      Guarded<int32_t> cu({2});
+      cu[0] = 0, cu[1] = len;
+      Guarded<float> out({len, scene.s.H, scene.s.value});
+      MlaArgs a = scene.args();
+      a.q = a.q.rows(first, len);
+      a.out = out.view();
+      a.seq.cu = cu;
+      a.seq.context = View<const int32_t>(&scene.context[at], {1});
+      a.seq.pages = View<const int32_t>(&scene.pages[at * scene.pages_per_row], {1, scene.pages_per_row});
+      a.seq.n_decode = 1;
+      mla(ex_, a);
+      EXPECT_EQ(std::memcmp(out.data(), &want[first * scene.out_row()], static_cast<size_t>(out.size()) * 4), 0)
+          << "sequence " << n;
     }
   }
 }
 
+TEST_P(MlaExact, BitsDependNeitherOnPageNumbersNorOnThePageSize) {
+  for (bool in_place : {false, true})
+    for (int prefill : {0, 1}) {
+      const std::vector<MlaSequence> sequences{{70, prefill ? 90 : 2}};
+      MlaSizes sizes{.page = 16};
+      if (in_place) sizes.rope = 32, sizes.latent = 64;
+      MlaScene<float> scene(sizes, sequences, prefill);
+      mla(ex_, scene.args());
+      for (int64_t page : {1, 7, 64, 100, 256}) {
+        sizes.page = page;
+        MlaScene<float> other(sizes, sequences, prefill);
+        mla(ex_, other.args());
+        EXPECT_TRUE(same_bits(other.out, scene.out)) << "page of " << page;
+      }
+    }
+}
+
 TEST_P(MlaExact, AShardOfTheHeadsGetsTheirBits) {
-  for (int prefill : {0, 1}) {
-    MlaScene<bf16> scene({.H = 12}, {{50, 5}}, prefill);
-    mla(ex_, scene.args());
-    Guarded<bf16> out({scene.T, 6, 16});
-    MlaArgs a = scene.args();
-    a.q = a.q.slice(1, 6, 6);
-    a.kv_b = a.kv_b.slice_rows(6 * 32, 6 * 32);
-    a.out = out.view();
-    mla(ex_, a);
-    for (int64_t t = 0; t < 5; ++t)
-      EXPECT_EQ(std::memcmp(&out[t * 6 * 16], &scene.out[(t * 12 + 6) * 16], 6 * 16 * 2), 0) << t;
-  }
+  // One and two heads of 96 columns are read in place, twelve are not; five tokens share what they read.
+  for (const MlaSizes& sizes : {MlaSizes{.H = 12}, MlaSizes{.H = 12, .rope = 32, .latent = 64}})
+    for (int prefill : {0, 1})
+      for (int32_t tokens : {1, 5})
+        for (int64_t first : {6, 10, 11}) {
+          MlaScene<bf16> scene(sizes, {{550, tokens}}, prefill);
+          mla(ex_, scene.args());
+          const int64_t heads = 12 - first, rows = 32;
+          Guarded<bf16> out({scene.T, heads, 16});
+          MlaArgs a = scene.args();
+          a.q = a.q.slice(1, first, heads);
+          a.kv_b = a.kv_b.slice_rows(first * rows, heads * rows);
+          a.out = out.view();
+          mla(ex_, a);
+          for (int64_t t = 0; t < tokens; ++t)
+            EXPECT_EQ(std::memcmp(&out[t * heads * 16], &scene.out[(t * 12 + first) * 16],
+                                  static_cast<size_t>(heads) * 16 * 2),
+                      0)
+                << "heads from " << first << " token " << t;
+        }
 }
 
 TEST_P(MlaExact, ACacheAndQueriesPast32BitsOfElementsGiveTheBitsOfNearOnes) {
