@@ -196,8 +196,10 @@ struct FileRow {
 };
 
 // The lines wanted are those of the same columns some rows on: file order is memory order, and 12 KB of lead leaves
-// memory the time it takes.
-inline constexpr int64_t kLeadBytes = 12 << 10;
+// memory the time it takes. Rows of bf16 are fetched only when they are short: in a long one the processor's own
+// prefetch is faster.
+inline constexpr int64_t kLeadBytes = 12 << 10, kShortRowBytes = 4 << 10;
+inline constexpr int64_t kFileTokenBytes = 24 << 10;  // half of L1
 
 KDELTA_INLINE FileRow file_row(const Matrix& w, int64_t n) {
   const int64_t row = n < w.rows ? n : w.rows - 1, rows_on = (kLeadBytes / w.row_bytes + 3) / 4 * 4 + 4;
@@ -226,8 +228,9 @@ KDELTA_INLINE __m512i block_of_lane() {
   return _mm512_srli_epi32(lanes, F::kVectors == 4 ? 2 : 3);
 }
 
-// Four rows x TT tokens over one segment. Not inlined: its loops are big, and there is one for every TT.
-template <class F, int TT>
+// Four rows x TT tokens over one segment; kFetch: what comes kLeadBytes later is fetched. Not inlined: its loops are
+// big, and there is one for every TT.
+template <class F, int TT, bool kFetch>
 __attribute__((noinline)) void multiply_rows(const FileRow (&rows)[4], const Segment& s, int64_t K, const bf16* x,
                                              bool first, bool (&outside)[4], float* sums) {
   constexpr int kV = F::kVectors;
@@ -241,12 +244,17 @@ __attribute__((noinline)) void multiply_rows(const FileRow (&rows)[4], const Seg
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) drops[r] = row_drops<F>(rows[r], s.k + c, K, outside[r]);
       }
+    const auto codes = [&](int r) __attribute__((always_inline)) {
+      return rows[r].codes + (s.k + c) * 2 / kV;
+    };
+    if constexpr (kFetch)
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r)
+        _mm_prefetch(reinterpret_cast<const char*>(codes(r) + rows[r].code_lead), _MM_HINT_T0);
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) {
-      const uint8_t* codes = rows[r].codes + (s.k + c) * 2 / kV;
       __m512i words[kV];
-      F::expand(load(codes), F::kScaled ? _mm512_permutexvar_epi32(blocks, drops[r]) : blocks, words);
-      if constexpr (F::kScaled) _mm_prefetch(reinterpret_cast<const char*>(codes + rows[r].code_lead), _MM_HINT_T0);
+      F::expand(load(codes(r)), F::kScaled ? _mm512_permutexvar_epi32(blocks, drops[r]) : blocks, words);
 #pragma GCC unroll 4
       for (int v = 0; v < kV; ++v)
 #pragma GCC unroll 6
@@ -276,6 +284,13 @@ KDELTA_INLINE void with_tokens(int64_t tokens, F&& f) {
   f(std::integral_constant<int, kMost>{});
 }
 
+// Whether a pass of `tokens` over rows of K columns reads the rows as they lie: few tokens do; and more, when rows need
+// no unpacking and all of the tokens stay in L1 while four rows pass.
+template <class F>
+KDELTA_INLINE bool reads_file_rows(int64_t tokens, int64_t K) {
+  return tokens <= F::kFileTokens || (!F::kScaled && tokens * K * 2 <= kFileTokenBytes);
+}
+
 // Columns [k, end) of the panel at n, all tokens of a pass.
 template <class F>
 KDELTA_INLINE void multiply_few(const Matrix& w, int64_t n, const Pass& pass, int64_t k, int64_t end,
@@ -290,9 +305,13 @@ KDELTA_INLINE void multiply_few(const Matrix& w, int64_t n, const Pass& pass, in
       for (int64_t t = 0; t < pass.count; t += kTokenTile)
         with_tokens<kMost>(
             pass.count - t, [&](auto tokens) __attribute__((always_inline)) {
-              multiply_rows<F, decltype(tokens)::value>(rows, s, w.cols, pass.x + at * pass.count + t * s.padded,
-                                                        at == 0, out,
-                                                        sums + (t / kTokenTile * 4 + quad) * kTileFloats16);
+              constexpr int kTokens = decltype(tokens)::value;
+              const bf16* x = pass.x + at * pass.count + t * s.padded;
+              float* to = sums + (t / kTokenTile * 4 + quad) * kTileFloats16;
+              if (F::kScaled || w.row_bytes <= kShortRowBytes)
+                multiply_rows<F, kTokens, true>(rows, s, w.cols, x, at == 0, out, to);
+              else
+                multiply_rows<F, kTokens, F::kScaled>(rows, s, w.cols, x, at == 0, out, to);
             });
     }
     for (int64_t r = 0; r < 4 && n + 4 * quad + r < w.rows; ++r)
@@ -400,7 +419,7 @@ KDELTA_INLINE void multiply_many(const Matrix& w, int64_t n, const Pass& pass, i
 template <class F>
 KDELTA_INLINE void multiply_columns(const Matrix& w, int64_t n, const Pass& pass, int64_t k, int64_t end, bool cold,
                                     bf16* words, __mmask16& outside, float* sums) {
-  if (pass.count <= F::kFileTokens) return multiply_few<F>(w, n, pass, k, end, outside, sums);
+  if (reads_file_rows<F>(pass.count, w.cols)) return multiply_few<F>(w, n, pass, k, end, outside, sums);
   multiply_many<F>(w, n, pass, k, end, cold, words, outside, sums);
 }
 
