@@ -36,7 +36,7 @@ template <class V, int kTokens, class W>
 KDELTA_INLINE void mla_absorb_rows(const W* weight, int64_t ld, int64_t rows, int64_t L, const float (*q)[8], float* qa,
                                    int64_t qa_step) {
   constexpr int64_t lanes = V::kLanes;
-  constexpr int kVectors = kMlaTile<V>;
+  constexpr int kVectors = kTokens == 1 ? 2 * kMlaTile<V> : kMlaTile<V>;  // eight chains at least
   int64_t l = 0;
   for (; l + kVectors * lanes <= L; l += kVectors * lanes)
     mla_absorb_tile<V, kTokens, kVectors>(weight + l, ld, rows, lanes, q, qa + l, qa_step);
@@ -143,7 +143,7 @@ void mla_project(const MlaArgs& a, const MlaPlan& plan, const MlaBatch& batch, i
   }
 }
 
-// Positions of a block: widened to fp32 with zeros in the padding, which serves many heads ...
+// Positions of a block: widened to fp32 with zeros in the padding, when a row is no whole number of vectors ...
 struct MlaWideRows {
   const float* block;
   int64_t ld;
@@ -151,8 +151,8 @@ struct MlaWideRows {
   KDELTA_INLINE void fetch(int64_t, int64_t, int64_t) const {}
 };
 
-// ... or as they lie in the cache, for few heads: neither written nor read again at twice the size. `row` continues
-// with those of the next block, which are fetched while memory is idle.
+// ... or as they lie in the cache: neither written nor read again at twice the size. `row` continues with those of the
+// next block, which are fetched while memory is idle.
 template <class C>
 struct MlaCacheRows {
   const C* const* row;
@@ -339,8 +339,7 @@ void mla_attend(const MlaArgs& a, const MlaPlan& plan, const MlaRun& run, int64_
   const int64_t last = all - first < kMlaChunk ? all : first + kMlaChunk;
   for (int64_t t = 0; t < run.tokens; ++t)
     for (int64_t h = 0; h < heads; ++h) sums.clear(t * sums.step + h, width.latent);
-  const bool in_place =
-      heads * run.tokens <= kMlaInPlace && width.cache == a.latent + a.rope && width.latent == a.latent;
+  const bool in_place = width.cache == a.latent + a.rope && width.latent == a.latent;
   for (int64_t begin = first; begin < last; begin += kMlaBlock) {
     const int64_t count = last - begin < kMlaBlock ? last - begin : kMlaBlock;
     if (in_place) {

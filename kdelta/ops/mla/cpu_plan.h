@@ -16,7 +16,6 @@ inline constexpr int64_t kMlaHeads = 48;       // rows of one decode task: q', l
 // Positions whose sums begin anew in decode; sums of chunks are added up in order. It is what threads share of one long
 // context, and part of the order of every sum: fixed.
 inline constexpr int64_t kMlaChunk = 512;
-inline constexpr int64_t kMlaInPlace = 4;  // rows of a decode task up to which the cache is read as it lies
 
 KDELTA_INLINE int64_t mla_round_up(int64_t n, int64_t to) {
   return (n + to - 1) / to * to;

@@ -61,7 +61,7 @@ TEST_P(MlaExact, APromptCutAnywhereGivesTheSameBits) {
 }
 
 TEST_P(MlaExact, VerifiedDraftsGetTheBitsOfSingleSteps) {
-  // Past a block of 64 and past a chunk of 512; 96 columns are read in place by one token, widened for 17.
+  // Past a block of 64 and past a chunk of 512; 96 columns are read in place, 40 widened.
   for (const MlaSizes& sizes : {MlaSizes{.H = 6}, MlaSizes{.H = 1, .rope = 32, .latent = 64}})
     for (int32_t context : {120, 503}) {
       MlaScene<float> scene(sizes, {{context, 17}}, 0);
@@ -165,7 +165,7 @@ TEST_P(MlaExact, BitsDependNeitherOnPageNumbersNorOnThePageSize) {
 }
 
 TEST_P(MlaExact, AShardOfTheHeadsGetsTheirBits) {
-  // One and two heads of 96 columns are read in place, twelve are not; five tokens share what they read.
+  // 96 columns are read in place, 40 widened; five tokens share what they read.
   for (const MlaSizes& sizes : {MlaSizes{.H = 12}, MlaSizes{.H = 12, .rope = 32, .latent = 64}})
     for (int prefill : {0, 1})
       for (int32_t tokens : {1, 5})
