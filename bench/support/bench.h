@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "bench/roof.h"
+#include "kdelta/api/roof/roof.h"
 #include "kdelta/core/error.h"
 #include "kdelta/core/exec.h"
 

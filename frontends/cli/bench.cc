@@ -1,6 +1,8 @@
 // kdelta bench: rows in the manner of llama-bench, pp = prompt processing, tg = token generation, in tokens per second.
+// With --concurrency also against one at a time and against what the machine can do.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -12,10 +14,18 @@
 namespace kdelta::cli {
 namespace {
 
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  const size_t n = v.size();
+  return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
 struct Row {
   std::string test;
   int64_t tokens = 0, depth = 0;
   std::vector<double> rates;
+  int64_t concurrency = 0;  // the rest is for rows that have one, repetition by repetition
+  std::vector<double> against_one = {}, roof_percent = {};
 
   double mean() const {
     double sum = 0;
@@ -28,6 +38,11 @@ struct Row {
     for (double r : rates) sum += (r - mean()) * (r - mean());
     return std::sqrt(sum / static_cast<double>(rates.size() - 1));
   }
+  // Range over median.
+  double spread_percent() const {
+    const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
+    return 100 * (*most - *least) / median(rates);
+  }
 };
 
 class Printer {
@@ -35,10 +50,13 @@ class Printer {
   Printer(const BenchOptions& o, const Engine& engine) : o_(o), engine_(engine) {}
 
   void begin() const {
+    const bool many = !o_.concurrency.empty();
     if (o_.output == "md")
-      fmt::print("| model | size | dtype | threads | test | t/s |\n| --- | ---: | --- | ---: | --- | ---: |\n");
+      fmt::print("| model | size | dtype | threads | test | t/s |{}\n| --- | ---: | --- | ---: | --- | ---: |{}\n",
+                 many ? " of one | of roof |" : "", many ? " ---: | ---: |" : "");
     if (o_.output == "csv")
-      fmt::print("model,size_bytes,dtype,device,test,tokens,depth,repetitions,mean_ts,stddev_ts\n");
+      fmt::print("model,size_bytes,dtype,device,test,tokens,depth,repetitions,mean_ts,stddev_ts{}\n",
+                 many ? ",median_ts,spread_percent,against_one,percent_of_roof" : "");
     if (o_.output == "json") fmt::print("[");
   }
 
@@ -46,12 +64,20 @@ class Printer {
     const auto size = engine_.info().bytes;
     const std::string name = r.depth > 0 ? fmt::format("{} @ d{}", r.test, r.depth) : r.test;
     if (o_.output == "md") {
-      fmt::print("| {} | {} | {} | {} | {} | {:.2f} ± {:.2f} |\n", engine_.info().kind,
+      fmt::print("| {} | {} | {} | {} | {} | {:.2f} ± {:.2f} |", engine_.info().kind,
                  human_bytes(static_cast<double>(size)), o_.load.dtype, engine_.device_summary(), name, r.mean(),
                  r.deviation());
+      if (r.concurrency > 0)
+        fmt::print(" {} | {:.0f} % |", r.against_one.empty() ? "" : fmt::format("{:.2f}", median(r.against_one)),
+                   median(r.roof_percent));
+      fmt::print("\n");
     } else if (o_.output == "csv") {
-      fmt::print("{},{},{},\"{}\",{},{},{},{},{:.4f},{:.4f}\n", engine_.info().kind, size, o_.load.dtype,
+      fmt::print("{},{},{},\"{}\",{},{},{},{},{:.4f},{:.4f}", engine_.info().kind, size, o_.load.dtype,
                  engine_.device_summary(), r.test, r.tokens, r.depth, r.rates.size(), r.mean(), r.deviation());
+      if (r.concurrency > 0)
+        fmt::print(",{:.4f},{:.1f},{},{:.1f}", median(r.rates), r.spread_percent(),
+                   r.against_one.empty() ? "" : fmt::format("{:.3f}", median(r.against_one)), median(r.roof_percent));
+      fmt::print("\n");
     } else {
       if (o_.output == "json" && !first) fmt::print(",\n ");
       fmt::print(
@@ -60,7 +86,13 @@ class Printer {
           quoted(version()), quoted(engine_.info().kind), size, o_.load.dtype, quoted(engine_.device_summary()), r.test,
           r.tokens, r.depth);
       for (size_t i = 0; i < r.rates.size(); ++i) fmt::print("{}{:.4f}", i == 0 ? "" : ",", r.rates[i]);
-      fmt::print("],\"mean_ts\":{:.4f},\"stddev_ts\":{:.4f}}}", r.mean(), r.deviation());
+      fmt::print("],\"mean_ts\":{:.4f},\"stddev_ts\":{:.4f}", r.mean(), r.deviation());
+      if (r.concurrency > 0) {
+        fmt::print(",\"concurrency\":{},\"median_ts\":{:.4f},\"spread_percent\":{:.1f},\"percent_of_roof\":{:.1f}",
+                   r.concurrency, median(r.rates), r.spread_percent(), median(r.roof_percent));
+        if (!r.against_one.empty()) fmt::print(",\"against_one\":{:.3f}", median(r.against_one));
+      }
+      fmt::print("}}");
       if (o_.output == "jsonl") fmt::print("\n");
     }
     std::fflush(stdout);
@@ -74,6 +106,31 @@ class Printer {
   const BenchOptions& o_;
   const Engine& engine_;
 };
+
+// A repetition runs every concurrency once, so that they see the same machine: what they have of one at a time and of
+// the roof is taken within it.
+std::vector<Row> measure_concurrency(const BenchOptions& o, Engine& engine) {
+  std::vector<Row> rows;
+  const int64_t prompt = o.prompt.front(), generate = std::max<int64_t>(o.generate.front(), 1);
+  for (int64_t c : o.concurrency)
+    rows.push_back({.test = fmt::format("c{} pp{}+tg{}", c, prompt, generate),
+                    .tokens = c * (prompt + generate),
+                    .rates = {},
+                    .concurrency = c});
+  for (int i = 0; i < o.repetitions; ++i) {
+    double one = 0;
+    for (Row& row : rows) {
+      if (interrupted) break;
+      const ConcurrentTimes t = engine.bench_concurrent(row.concurrency, prompt, generate);
+      row.rates.push_back(static_cast<double>(row.concurrency * generate) / t.seconds);
+      row.roof_percent.push_back(100 * t.roof_seconds / t.seconds);
+      if (row.concurrency == 1) one = row.rates.back();
+      if (one > 0) row.against_one.push_back(row.rates.back() / one);
+    }
+  }
+  std::erase_if(rows, [](const Row& r) { return r.rates.empty(); });
+  return rows;
+}
 
 }  // namespace
 
@@ -109,12 +166,8 @@ int bench(const BenchOptions& o) {
     if (!row.rates.empty()) printer.row(row, first);
     first = false;
   };
-  for (int64_t c : o.concurrency) {
-    const int64_t prompt = o.prompt.front(), generate = std::max<int64_t>(o.generate.front(), 1);
-    Row row{.test = fmt::format("c{} pp{}+tg{}", c, prompt, generate), .tokens = c * (prompt + generate), .rates = {}};
-    for (int i = 0; i < o.repetitions && !interrupted; ++i)
-      row.rates.push_back(static_cast<double>(c * generate) / engine.bench_concurrent(c, prompt, generate));
-    if (!row.rates.empty()) printer.row(row, first);
+  for (const Row& row : measure_concurrency(o, engine)) {
+    printer.row(row, first);
     first = false;
   }
   for (int64_t d : o.depth) {

@@ -105,6 +105,11 @@ struct BenchTimes {
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
+struct ConcurrentTimes {
+  double seconds = 0;       // until the last request has ended
+  double roof_seconds = 0;  // the least the ops could have taken, by rates sampled just before
+};
+
 struct ModelInfo {
   std::string kind, architecture;
   std::vector<std::pair<std::string, std::string>> fields;  // name, value: for people
@@ -207,9 +212,9 @@ class Engine {
                         const std::atomic<bool>* cancel = nullptr);
   // One prefill of `prompt` random tokens behind `depth` others, then `generate` single steps.
   BenchTimes bench(int64_t prompt, int64_t generate, int64_t depth);
-  // `concurrency` requests of `prompt` random tokens at once, `generate` tokens each: seconds until the last has ended.
-  // At most max_sequences run at the same time.
-  double bench_concurrent(int64_t concurrency, int64_t prompt, int64_t generate);
+  // `concurrency` requests of `prompt` random tokens at once, `generate` tokens each. At most max_sequences run at the
+  // same time.
+  ConcurrentTimes bench_concurrent(int64_t concurrency, int64_t prompt, int64_t generate);
 
  private:
   struct Impl;

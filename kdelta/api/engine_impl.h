@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "kdelta/api/engine.h"
+#include "kdelta/api/roof/roof.h"
 #include "kdelta/io/tokenizer.h"
 #include "kdelta/model/load.h"
 #include "kdelta/runtime/engine.h"
@@ -23,10 +24,12 @@ class RequestGuard {
   runtime::RequestId id_;
 };
 
-// And an engine must not keep a probe that is gone.
+// And an engine must not keep an observer that is gone.
 class ProbeGuard {
  public:
-  ProbeGuard(runtime::Engine& engine, TensorProbe* probe) : engine_(engine) { engine_.observe(nullptr, probe); }
+  ProbeGuard(runtime::Engine& engine, TensorProbe* probe, OpObserver* ops = nullptr) : engine_(engine) {
+    engine_.observe(ops, probe);
+  }
   ~ProbeGuard() { engine_.observe(nullptr, nullptr); }
   ProbeGuard(const ProbeGuard&) = delete;
   ProbeGuard& operator=(const ProbeGuard&) = delete;
@@ -50,6 +53,7 @@ struct Engine::Impl {
   runtime::EngineConfig config;
   LoadedModel draft;                        // without a model when there is none
   std::unique_ptr<runtime::Engine> engine;  // null when headers_only
+  std::optional<bench::RoofMeter> roofs;    // made when somebody measures; on the team of `engine`, so behind it
   std::function<void(const std::string&)> step_log;
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_problem;

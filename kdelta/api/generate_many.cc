@@ -5,6 +5,7 @@
 #include <random>
 
 #include "kdelta/api/collector.h"
+#include "kdelta/api/roof/roof_time.h"
 
 namespace kdelta {
 namespace {
@@ -141,8 +142,13 @@ void Engine::generate_many(const std::function<bool(GenerateTask*)>& next,
   }
 }
 
-double Engine::bench_concurrent(int64_t concurrency, int64_t prompt, int64_t generate) {
+ConcurrentTimes Engine::bench_concurrent(int64_t concurrency, int64_t prompt, int64_t generate) {
   if (concurrency < 1) fail(ErrorCode::invalid_argument, "concurrency: ", concurrency, ", expected >= 1");
+  runtime::Engine& engine = impl_->running(false);
+  if (!impl_->roofs) impl_->roofs.emplace(engine.team());
+  // Weights are what every step goes through.
+  bench::RoofTime roof(bench::sample_rates(*impl_->roofs, impl_->info.bytes));
+  const ProbeGuard guard(engine, nullptr, &roof);
   std::minstd_rand rng(1);
   int64_t left = concurrency;
   std::string error;
@@ -161,7 +167,8 @@ double Engine::bench_concurrent(int64_t concurrency, int64_t prompt, int64_t gen
         if (g.finish_reason == "error") error = g.error;
       });
   if (!error.empty()) fail(ErrorCode::failed, "bench: ", error);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return {.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+          .roof_seconds = roof.seconds()};
 }
 
 }  // namespace kdelta

@@ -78,6 +78,8 @@ class Engine {
   // Sees every op and named tensor from now on; null: none.
   void observe(OpObserver* ops, TensorProbe* tensors);
 
+  // The threads its ops run on, for measurements between steps.
+  ThreadPool& team() { return *threads_; }
   StatePool& pool() { return *pool_; }
   PrefixCache& prefixes() { return *prefixes_; }
   const Request* find(RequestId id) const;

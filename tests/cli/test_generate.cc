@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kdelta/io/json.h"
 #include "tests/cli/run_program.h"
 
 namespace kdelta::test {
@@ -112,10 +113,29 @@ TEST_F(Generate, ExplainStepSaysWhatRunsAndWhy) {
                            HasSubstr("tokens 3..3 of 4, decode")));
 }
 
-TEST_F(Generate, BenchRunsRequestsAtOnce) {
-  const Result r = run_program("bench models/tiny-k3 -p 8 -n 4 --concurrency 1,3 -r 1 -o csv");
+TEST_F(Generate, BenchComparesRequestsAtOnceWithOneAndWithTheRoof) {
+  const std::string base = "bench models/tiny-k3 -p 8 -n 4 -r 2 -o ";
+  const Result r = run_program(base + "csv --concurrency 1,3");
   EXPECT_EQ(r.status, 0);
-  EXPECT_THAT(r.out, AllOf(HasSubstr(",c1 pp8+tg4,"), HasSubstr(",c3 pp8+tg4,")));
+  EXPECT_THAT(r.out, AllOf(HasSubstr(",c1 pp8+tg4,"), HasSubstr(",c3 pp8+tg4,"), HasSubstr(",percent_of_roof\n")));
+  const Json rows = parse_json(run_program(base + "json --concurrency 1,3").out, {"bench"});
+  ASSERT_EQ(rows.array().size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    const Json& row = rows.array()[i];
+    EXPECT_EQ(row.find("concurrency")->integer(), i == 0 ? 1 : 3);
+    EXPECT_THAT(row.find("build")->string(), HasSubstr("commit "));
+    EXPECT_GT(row.find("median_ts")->number(), 0);
+    EXPECT_GE(row.find("spread_percent")->number(), 0);
+    EXPECT_GT(row.find("percent_of_roof")->number(), 0);
+    const double of_one = row.find("against_one")->number();
+    if (i == 0)
+      EXPECT_EQ(of_one, 1);
+    else
+      EXPECT_GT(of_one, 0);
+  }
+  // Without a row of one there is nothing to compare with.
+  EXPECT_THAT(run_program(base + "json --concurrency 3").out, Not(HasSubstr("against_one")));
+  EXPECT_THAT(run_program(base + "csv").out, Not(HasSubstr("percent_of_roof")));
 }
 
 }  // namespace

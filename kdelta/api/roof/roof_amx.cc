@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "bench/roof.h"
+#include "kdelta/api/roof/roof.h"
 
 namespace kdelta::bench {
 namespace {

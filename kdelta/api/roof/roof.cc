@@ -1,11 +1,11 @@
-#include "bench/roof.h"
+#include "kdelta/api/roof/roof.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 
-#include "bench/roof_kernel.h"
+#include "kdelta/api/roof/roof_kernel.h"
 #include "kdelta/core/check.h"
 #include "kdelta/core/isa.h"
 

@@ -1,5 +1,5 @@
-#include "bench/roof.h"
-#include "bench/roof_kernel.h"
+#include "kdelta/api/roof/roof.h"
+#include "kdelta/api/roof/roof_kernel.h"
 
 namespace kdelta::bench {
 
