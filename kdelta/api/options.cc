@@ -49,9 +49,13 @@ void check_force(const LoadOptions& o) {
     }
     if (found == nullptr)
       fail(ErrorCode::invalid_argument, "force: op ", op, " has no variant '", variant, "', known: ", joined(names));
-    if (parse_isa(found->isa) > most)
-      fail(ErrorCode::invalid_argument, "force: ", op, ":", variant, " needs ", found->isa,
-           ", the most to use here is ", to_string(most));
+    const std::string least = found->needs;  // of the processor, or of another device
+    bool here = false;
+    for (int level = 0; level <= static_cast<int>(most); ++level)
+      here = here || least == to_string(static_cast<IsaLevel>(level));
+    if (!here)
+      fail(ErrorCode::invalid_argument, "force: ", op, ":", variant, " needs ", least, ", the most to use here is ",
+           to_string(most));
   }
 }
 
