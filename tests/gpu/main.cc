@@ -13,7 +13,9 @@
 int main(int argc, char** argv) {
   kdelta::gpu_bench::Flags flags;
   int kept = 1;
-  for (int i = 0; i < argc; ++i) flags.command += (i == 0 ? "kdelta_gpu_tests" : std::string(" ") + argv[i]);
+  flags.command = "kdelta_gpu_tests";
+  for (int i = 1; i < argc; ++i)  // where the results go is nobody else's matter
+    if (std::string(argv[i]).rfind("--results", 0) != 0) flags.command += std::string(" ") + argv[i];
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const size_t eq = arg.find('=');

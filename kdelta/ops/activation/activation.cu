@@ -12,32 +12,14 @@ namespace {
 using namespace cuda;
 constexpr int kThreads = 256;
 
-// tanh(x) as over / under: two tangents share one reciprocal, and the units that make exponentials and reciprocals are
-// what limits this op. Saturates at |x| = 10, where tanh is 1 in fp32. Small arguments keep their relative precision by
-// a Taylor sum.
-struct Fraction {
-  float over, under;
-};
-__device__ __forceinline__ Fraction fast_tangent(float x) {
-  const float e = __expf(2 * fminf(fmaxf(x, -10.0f), 10.0f)), y = x * x;
-  const float taylor = x * fmaf(y, fmaf(y, fmaf(y, -17.0f / 315, 2.0f / 15), -1.0f / 3), 1.0f);
-  return {fabsf(x) < 0.35f ? taylor * (e + 1) : isnan(x) ? x : e - 1, e + 1};
-}
-
 template <ActivationKind kKind, bool kExact>
 __device__ __forceinline__ float activate(float gate, float up, float beta, float linear_beta) {
   if constexpr (kKind == ActivationKind::swiglu) {
     return gate * sigmoid<kExact>(gate) * up;
   } else if constexpr (kKind == ActivationKind::sigmoid_gate) {
     return sigmoid<kExact>(gate) * up;
-  } else if constexpr (kExact) {
-    const float linear = linear_beta > 0 ? linear_beta * tanhf(up / linear_beta) : up;
-    return beta * tanhf(gate / beta) * sigmoid<true>(gate) * linear;
   } else {
-    const Fraction g = fast_tangent(gate * (1 / beta));
-    const Fraction u = linear_beta > 0 ? fast_tangent(up * (1 / linear_beta)) : Fraction{up, 1};
-    const float size = linear_beta > 0 ? beta * linear_beta : beta;
-    return size * __fdividef(g.over * u.over, g.under * u.under) * sigmoid<false>(gate);
+    return situ<kExact>(gate, up, beta, linear_beta);
   }
 }
 

@@ -18,7 +18,7 @@ const char* attn_res_cuda_refuse(const AttnResDesc& d) {
 }
 
 int64_t attn_res_ring_slots(const AttnResDesc& d) {
-  constexpr int64_t kRingBytes = 220 * 1024, kMost = 32;  // beside the kernel's sums
+  constexpr int64_t kRingBytes = 192 * 1024, kMost = 32;  // beside the kernel's weights and sums
   return std::min(kMost, kRingBytes / (d.width * 2));
 }
 

@@ -208,19 +208,20 @@ __global__ void __launch_bounds__(kRingThreads + 32, 1)
     return;
   }
 
-  float weight[kRingChunks][kChunk];
+  // Each thread's own score weights, behind the ring: registers hold the streams.
+  auto* weights = reinterpret_cast<float4*>(ring + static_cast<int64_t>(slots) * row_bytes) + thread;
 #pragma unroll
   for (int c = 0; c < kRingChunks; ++c) {
     const int64_t d = (int64_t{c} * kRingThreads + thread) * kChunk;
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) weight[c][i] = 0;
-    if (d < p.D) load<true>(p.score_weight + d, weight[c]);
+    for (int half = 0; half < 2; ++half)
+      weights[(2 * c + half) * kRingThreads] =
+          d < p.D ? reinterpret_cast<const float4*>(p.score_weight + d)[half] : make_float4(0, 0, 0, 0);
   }
   int slot = 0;
   uint32_t phase = 0;
   for (int k = 0; k < mine; ++k) {
     RawChunk<true, bf16> raw[kStreams][kRingChunks];
-    float sums[kSums] = {};
 #pragma unroll
     for (int s = 0; s < kStreams; ++s) {
       barrier_wait(full + slot, phase);
@@ -230,25 +231,39 @@ __global__ void __launch_bounds__(kRingThreads + 32, 1)
         const int64_t d = (int64_t{c} * kRingThreads + thread) * kChunk;
         raw[s][c].word[0] = make_uint4(0, 0, 0, 0);
         if (d < p.D) raw[s][c].load(row + d, kChunk);
-        float x[kChunk];
-        raw[s][c].unpack(x);
-#pragma unroll
-        for (int i = 0; i < kChunk; ++i) {
-          sums[2 * s] = fmaf(x[i], weight[c][i], sums[2 * s]);
-          sums[2 * s + 1] = fmaf(x[i], x[i], sums[2 * s + 1]);
-        }
       }
       if (++slot == slots) slot = 0, phase ^= 1;
     }
+    // The rows are in registers: their places are free while the token is worked on.
     __syncwarp();
     if (lane == 0) barrier_arrive(done + k % kMaxSlots);
 
     float probability = 1;  // of stream `lane`
     if constexpr (kStreams > 1) {
+      float weight[kRingChunks][kChunk];
 #pragma unroll
-      for (int i = 0; i < kSums; i += 4) {
-        const float sum = four_sums(sums + i, lane);
-        if (lane % 8 == 0) partial[k & 1][warp][i + (lane / 8 % 2) + 2 * (lane / 16)] = sum;
+      for (int c = 0; c < kRingChunks; ++c) {
+        const float4 low = weights[2 * c * kRingThreads], high = weights[(2 * c + 1) * kRingThreads];
+        weight[c][0] = low.x, weight[c][1] = low.y, weight[c][2] = low.z, weight[c][3] = low.w;
+        weight[c][4] = high.x, weight[c][5] = high.y, weight[c][6] = high.z, weight[c][7] = high.w;
+      }
+#pragma unroll
+      for (int first = 0; first < kStreams; first += 2) {  // two streams: four sums
+        float sums[4] = {};
+#pragma unroll
+        for (int s = first; s < first + 2 && s < kStreams; ++s)
+#pragma unroll
+          for (int c = 0; c < kRingChunks; ++c) {
+            float x[kChunk];
+            raw[s][c].unpack(x);
+#pragma unroll
+            for (int i = 0; i < kChunk; ++i) {
+              sums[2 * (s - first)] = fmaf(x[i], weight[c][i], sums[2 * (s - first)]);
+              sums[2 * (s - first) + 1] = fmaf(x[i], x[i], sums[2 * (s - first) + 1]);
+            }
+          }
+        const float sum = four_sums(sums, lane);
+        if (lane % 8 == 0) partial[k & 1][warp][2 * first + (lane / 8 % 2) + 2 * (lane / 16)] = sum;
       }
       ring_barrier();
       float score = -INFINITY;
@@ -355,7 +370,7 @@ void attn_res_cuda_ring(const Exec& ex, const AttnResArgs& a, const AttnResDesc&
   const unsigned grid = grid_of(d.rows, 1, d.target.multiprocessors);
   const Launch l{.grid = grid,
                  .block = kRingThreads + 32,
-                 .shared_bytes = static_cast<int>(slots * d.width * 2),
+                 .shared_bytes = static_cast<int>(slots * d.width * 2 + kRingThreads * kRingChunks * kChunk * 4),
                  .pdl = pdl_pays(d.target, grid)};
   dispatch_streams(
       a.n + 1, [&](auto streams) { launch(ex, "attn_res", l, attn_res_ring<streams()>, params_of<bf16>(a), slots); },

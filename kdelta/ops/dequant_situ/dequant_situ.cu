@@ -41,11 +41,6 @@ struct Params {
   uint32_t* faults;
 };
 
-__device__ __forceinline__ float situ(const Params& p, float gate, float up) {
-  const float linear = p.linear_beta > 0 ? p.linear_beta * tanhf(up / p.linear_beta) : up;
-  return p.beta * tanhf(gate / p.beta) * sigmoid<true>(gate) * linear;
-}
-
 // The expert that owns row t, by a scan over all counts; -1 when the row is behind them or the counts are wrong. A
 // barrier.
 __device__ int64_t expert_of_row(const Params& p, int64_t t) {
@@ -163,7 +158,8 @@ __global__ void __launch_bounds__(kThreads) dequant_situ_rows(const __grid_const
     dequantise<kAligned>(p, row, t, expert, p.N + d, n, right);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      z[c][i] = p.activate_left ? situ(p, left[i], right[i]) : situ(p, right[i], left[i]);
+      z[c][i] = situ<false>(p.activate_left ? left[i] : right[i], p.activate_left ? right[i] : left[i], p.beta,
+                            p.linear_beta);
       if (i >= n) continue;
       nan |= isnan(z[c][i]);
       amax = fmaxf(amax, fabsf(z[c][i]));

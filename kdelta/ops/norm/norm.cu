@@ -10,7 +10,8 @@ namespace {
 
 using namespace cuda;
 
-template <int kGroup, int kChunks, bool kAligned, class In, class Out>
+// kFew: the weights come while the sum is made, at the price of places for other rows' blocks.
+template <int kGroup, int kChunks, bool kAligned, bool kFew, class In, class Out>
 __global__ void __launch_bounds__(RowGroup<kGroup>::kThreads)
     norm_rows(Rows<const In> x, const float* weight, Rows<Out> out, int64_t T, int64_t D, float eps) {
   using Group = RowGroup<kGroup>;
@@ -28,16 +29,22 @@ __global__ void __launch_bounds__(RowGroup<kGroup>::kThreads)
       for (int i = 0; i < kChunk; ++i) sum[0] = fmaf(v[c][i], v[c][i], sum[0]);
     }
   }
+  float w[kFew ? kChunks : 1][kChunk];
+  if constexpr (kFew)
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int64_t d = (c * kGroup + Group::lane()) * kChunk;
+      if (d < D) load_chunk<kAligned>(weight + d, D - d, w[c]);
+    }
   Group::sums(sum, shared);
   const float scale = rsqrtf(sum[0] / static_cast<float>(D) + eps);
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     const int64_t d = (c * kGroup + Group::lane()) * kChunk;
     if (t >= T || d >= D) continue;
-    float w[kChunk];
-    load_chunk<kAligned>(weight + d, D - d, w);
+    if constexpr (!kFew) load_chunk<kAligned>(weight + d, D - d, w[0]);
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) v[c][i] = v[c][i] * scale * w[i];
+    for (int i = 0; i < kChunk; ++i) v[c][i] = v[c][i] * scale * w[kFew ? c : 0][i];
     store_chunk<kAligned>(out.at(t) + d, D - d, v[c]);
   }
 }
@@ -55,9 +62,12 @@ void norm_cuda(const Exec& ex, const NormArgs& a, const NormDesc& d, void*) {
           using Out = decltype(out);
           using Group = RowGroup<group()>;
           const unsigned grid = grid_of(T, Group::kRows);
-          launch(ex, "norm", {.grid = grid, .block = Group::kThreads, .pdl = pdl_pays(d.target, grid)},
-                 norm_rows<group(), chunks(), fast(), In, Out>, rows<const In>(a.x), a.weight.data, rows<Out>(a.out), T,
-                 D, a.eps);
+          const bool few = grid <= static_cast<unsigned>(d.target.multiprocessors);
+          dispatch_bool(few, [&](auto ahead) {
+            launch(ex, "norm", {.grid = grid, .block = Group::kThreads, .pdl = pdl_pays(d.target, grid)},
+                   norm_rows<group(), chunks(), fast(), ahead(), In, Out>, rows<const In>(a.x), a.weight.data,
+                   rows<Out>(a.out), T, D, a.eps);
+          });
         });
       });
     });

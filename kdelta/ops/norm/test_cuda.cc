@@ -34,6 +34,8 @@ TEST(NormCuda, EqualsTheReferenceAtEveryWidthAroundTheGroupSizes) {
       check<float, float>(T, D, D, 0, 0);
     }
   check<bf16, float>(5, 2304, 2304, 0, 0);
+  check<bf16, bf16>(700, 520, 520, 0, 0);  // more blocks than multiprocessors
+  check<bf16, bf16>(300, 7168, 7168, 0, 0);
   check<float, bf16>(5, 2304, 2304, 0, 0);
 }
 

@@ -86,15 +86,18 @@ __global__ void __launch_bounds__(kThreads) choose_experts(const __grid_constant
     for (int i = lane; i < p.k; i += 32) expert[i] = -1, weight[i] = 0;
     return;
   }
-  float score[kSlots];
+  float score[kSlots], bias[kSlots];
   uint32_t key[kSlots];
 #pragma unroll
-  for (int i = 0; i < kSlots; ++i) {
+  for (int i = 0; i < kSlots; ++i) {  // all loads before the first use
     const int e = i * 32 + lane;
-    key[i] = 0;
-    if (e >= p.E) continue;
-    score[i] = 1 / (1 + expf(-p.logits[t * p.logits_stride + e]));
-    key[i] = key_of(score[i] + p.bias[e]);
+    score[i] = e < p.E ? p.logits[t * p.logits_stride + e] : 0.0f;
+    bias[i] = e < p.E ? p.bias[e] : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) {
+    score[i] = 1 / (1 + expf(-score[i]));
+    key[i] = i * 32 + lane < p.E ? key_of(score[i] + bias[i]) : 0;
   }
   if constexpr (kGroups) {
     uint32_t* mine = shared + warp * (p.E + p.groups);
@@ -109,20 +112,23 @@ __global__ void __launch_bounds__(kThreads) choose_experts(const __grid_constant
   }
   float sum = 0;
   for (int choice = 0; choice < p.k; ++choice) {
-    uint32_t best = 0;
-    int slot = 0;
-    float its_score = 0;
+    uint32_t part[4] = {};
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) part[i % 4] = max(part[i % 4], key[i]);
+    const uint32_t best = max(max(part[0], part[1]), max(part[2], part[3]));
+    const uint32_t top = __reduce_max_sync(0xffffffffu, best);
+    int slot = kSlots;
 #pragma unroll
     for (int i = kSlots - 1; i >= 0; --i)
-      if (key[i] >= best) best = key[i], slot = i, its_score = score[i];
-    const uint32_t top = __reduce_max_sync(0xffffffffu, best);
-    const int winner = __reduce_min_sync(0xffffffffu, best == top ? slot * 32 + lane : 1 << 30);
-    const float w = __shfl_sync(0xffffffffu, isnan(its_score) ? 0.0f : its_score, winner % 32);
+      if (key[i] == top) slot = i;
+    const int winner = __reduce_min_sync(0xffffffffu, slot < kSlots ? slot * 32 + lane : 1 << 30);
+    float its_score = 0;
     if (winner % 32 == lane) {
 #pragma unroll
       for (int i = 0; i < kSlots; ++i)
-        if (i == winner / 32) key[i] = 0;
+        if (i == winner / 32) key[i] = 0, its_score = score[i];
     }
+    const float w = __shfl_sync(0xffffffffu, isnan(its_score) ? 0.0f : its_score, winner % 32);
     sum += w;
     if (lane == 0) expert[choice] = winner, weight[choice] = w;
   }
@@ -133,10 +139,10 @@ __global__ void __launch_bounds__(kThreads) choose_experts(const __grid_constant
 
 // Bits of the block's tokens under each expert.
 __device__ __forceinline__ void mark_tokens(const Params& p, int first, int live, unsigned long long* mask) {
-  for (int e = static_cast<int>(threadIdx.x); e < p.E; e += kThreads) mask[e] = 0;
+  for (int e = static_cast<int>(threadIdx.x); e < p.E; e += static_cast<int>(blockDim.x)) mask[e] = 0;
   __syncthreads();
   const int tokens = min(kTokensABlock, p.T - first);
-  for (int j = static_cast<int>(threadIdx.x); j < tokens * p.k; j += kThreads) {
+  for (int j = static_cast<int>(threadIdx.x); j < tokens * p.k; j += static_cast<int>(blockDim.x)) {
     const int t = j / p.k;
     if (first + t < live) atomicOr(mask + p.expert[(first + t) * p.expert_stride + j % p.k], 1ull << t);
   }
@@ -148,7 +154,7 @@ template <class Begin>
 __device__ __forceinline__ void place_pairs(const Params& p, int first, int live, const unsigned long long* mask,
                                             Begin&& begin) {
   const int tokens = min(kTokensABlock, p.T - first);
-  for (int j = static_cast<int>(threadIdx.x); j < tokens * p.k; j += kThreads) {
+  for (int j = static_cast<int>(threadIdx.x); j < tokens * p.k; j += static_cast<int>(blockDim.x)) {
     const int t = j / p.k, i = j % p.k;
     int32_t place = -1;
     if (first + t < live) {

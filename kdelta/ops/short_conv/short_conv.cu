@@ -85,10 +85,13 @@ template <int W, bool kAligned, class E>
 struct Channels {
   const Params<E>& p;
   int64_t c, n;  // the first channel, and how many from it on
+  Rows<E> out;   // of the first channel
   float weight[W][kOwn];
 
   __device__ Channels(const Params<E>& params)
       : p(params), c((int64_t{blockIdx.x} * kThreads + threadIdx.x) * kOwn), n(p.C - c) {
+    const int part = static_cast<int>(c) / static_cast<int>(p.part);  // aligned: all four lie in one part
+    if (n > 0) out = {p.out[part].data + (c - part * p.part), p.out[part].stride};
     if (n > 0)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
@@ -102,8 +105,7 @@ struct Channels {
     Quad<kAligned, E> raw;
     raw.pack(y);
     if constexpr (kAligned) {
-      const int64_t part = c / p.part;  // all four lie in one part
-      raw.store(p.out[part].at(t) + (c - part * p.part), n);
+      raw.store(out.at(t), n);
     } else {
       const E* element = reinterpret_cast<const E*>(&raw.word);
 #pragma unroll
@@ -141,13 +143,14 @@ struct Channels {
       history[j].unpack(past[j]);
       if (kStore && j > 0) history[j].store(p.window(p.seq.slot_at(row, 0), j - 1, c), n);
     }
-    for (int64_t i = from; i < to; i += kTogether<kAligned>) {
-      Quad<kAligned, E> raw[kTogether<kAligned>];
+    constexpr int K = kTogether<kAligned>;
+    for (int64_t i = from; i < to; i += K) {
+      Quad<kAligned, E> raw[K];
 #pragma unroll
-      for (int k = 0; k < kTogether<kAligned>; ++k)
+      for (int k = 0; k < K; ++k)
         if (i + k < to) raw[k].load(p.x.at(begin + i + k) + c, n);
 #pragma unroll
-      for (int k = 0; k < kTogether<kAligned>; ++k) {
+      for (int k = 0; k < K; ++k) {
         if (i + k >= to) continue;
         float x[kOwn], y[kOwn];
         raw[k].unpack(x);

@@ -6,14 +6,6 @@
 
 namespace kdelta::cuda {
 
-template <bool kExact>
-__device__ __forceinline__ float exponential(float x) {
-  return kExact ? expf(x) : __expf(x);
-}
-template <bool kExact>
-__device__ __forceinline__ float quotient(float a, float b) {
-  return kExact ? a / b : __fdividef(a, b);
-}
 // 0 at -inf, 1 at inf.
 template <bool kExact>
 __device__ __forceinline__ float sigmoid(float x) {
@@ -21,14 +13,30 @@ __device__ __forceinline__ float sigmoid(float x) {
   return __fdividef(1.0f, 1 + __expf(-x));  // 0 where the exponential overflows
 }
 
-// Odd, 1 at inf. The fast form is a Taylor sum up to |x| = 0.35, so that small arguments keep their relative precision.
+// tanh(x) as over / under: two tangents share one reciprocal, and the units that make exponentials and reciprocals are
+// what limits SiTU. Saturates at |x| = 10, where tanh is 1 in fp32. Small arguments keep their relative precision by a
+// Taylor sum.
+struct Fraction {
+  float over, under;
+};
+__device__ __forceinline__ Fraction fast_tangent(float x) {
+  const float e = __expf(2 * fminf(fmaxf(x, -10.0f), 10.0f)), y = x * x;
+  const float taylor = x * fmaf(y, fmaf(y, fmaf(y, -17.0f / 315, 2.0f / 15), -1.0f / 3), 1.0f);
+  return {fabsf(x) < 0.35f ? taylor * (e + 1) : isnan(x) ? x : e - 1, e + 1};
+}
+
+// SiTU of kdelta/ops/activation/activation.h; linear_beta 0: up is used as it is. The fast form is good to a few ulp.
 template <bool kExact>
-__device__ __forceinline__ float hyperbolic_tangent(float x) {
-  if constexpr (kExact) return tanhf(x);
-  const float y = x * x;
-  const float small = x * fmaf(y, fmaf(y, fmaf(y, -17.0f / 315, 2.0f / 15), -1.0f / 3), 1.0f);
-  const float large = 1 - __fdividef(2.0f, 1 + __expf(fminf(2 * x, 80.0f)));
-  return fabsf(x) < 0.35f ? small : large;
+__device__ __forceinline__ float situ(float gate, float up, float beta, float linear_beta) {
+  if constexpr (kExact) {
+    const float linear = linear_beta > 0 ? linear_beta * tanhf(up / linear_beta) : up;
+    return beta * tanhf(gate / beta) * sigmoid<true>(gate) * linear;
+  } else {
+    const Fraction g = fast_tangent(gate * (1 / beta));
+    const Fraction u = linear_beta > 0 ? fast_tangent(up * (1 / linear_beta)) : Fraction{up, 1};
+    const float size = linear_beta > 0 ? beta * linear_beta : beta;
+    return size * __fdividef(g.over * u.over, g.under * u.under) * sigmoid<false>(gate);
+  }
 }
 
 }  // namespace kdelta::cuda
