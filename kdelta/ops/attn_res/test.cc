@@ -360,5 +360,29 @@ TEST(AttnResPlanning, TakesItsScratchAndTouchesNothing) {
   EXPECT_LE(measuring.peak(), 4096) << "a full bank costs no memory beyond the output";
 }
 
+// The rules of the CUDA rows need no device.
+TEST(AttnResChoice, TheRingTakesBf16RowsOfWholeWordsThatFitItsRegisters) {
+  const Target hopper{.device = DeviceKind::cuda, .cuda = CudaLevel::sm90a, .multiprocessors = 132};
+  const AttnResDesc fits{.target = hopper, .rows = 1, .width = 7168, .streams = 9};
+  const auto refused = [&](auto change) {
+    AttnResDesc d = fits;
+    change(d);
+    const char* reason = attn_res_ring_refuse(d);
+    return std::string(reason == nullptr ? "" : reason);
+  };
+  EXPECT_EQ(refused([](AttnResDesc&) {}), "");
+  EXPECT_EQ(refused([](AttnResDesc& d) { d.dtype = DType::f32; }), "bf16 alone");
+  EXPECT_EQ(refused([](AttnResDesc& d) { d.aligned = false; }), "rows that are not whole 16-byte words");
+  EXPECT_EQ(refused([](AttnResDesc& d) { d.width = 7176; }), "rows wider than 7168");
+  EXPECT_EQ(refused([](AttnResDesc& d) { d.streams = 10; }), "more than 9 streams");
+  // All streams of the widest token fit, and rows of the next one with them.
+  EXPECT_GT(attn_res_ring_slots(fits), fits.streams);
+  if (!kCudaBuild) return;
+  AttnResDesc d = fits;
+  EXPECT_STREQ(choose("attn_res", attn_res_variants(), d, Options{}).name, "cuda_ring");
+  d.target.cuda = CudaLevel::sm80;
+  EXPECT_STREQ(choose("attn_res", attn_res_variants(), d, Options{}).name, "cuda");
+}
+
 }  // namespace
 }  // namespace kdelta
