@@ -3,8 +3,10 @@
 # its own flags: *_avx2.cc, *_avx512.cc, *_avx512_bf16.cc, *_amx.cc. A CUDA build adds the folder's *.cu to the library and its
 # test_cuda* and bench_cuda* to the one program kdelta_gpu_tests.
 set(KDELTA_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
-set(KDELTA_ISA_FLAGS_avx512 ${KDELTA_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
-    -Wno-maybe-uninitialized -Wno-uninitialized)  # g++ 12 warns about its own _mm512_undefined intrinsics
+set(KDELTA_ISA_FLAGS_avx512 ${KDELTA_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # version 12 warns about its own _mm512_undefined intrinsics
+  list(APPEND KDELTA_ISA_FLAGS_avx512 -Wno-maybe-uninitialized -Wno-uninitialized)
+endif()
 set(KDELTA_ISA_FLAGS_avx512_bf16 ${KDELTA_ISA_FLAGS_avx512} -mavx512bf16 -mavx512vnni -mavx512vbmi)
 set(KDELTA_ISA_FLAGS_amx ${KDELTA_ISA_FLAGS_avx512_bf16} -mamx-tile -mamx-bf16)
 

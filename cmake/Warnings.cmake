@@ -10,6 +10,8 @@ if(KDELTA_WERROR)
   target_compile_options(kdelta_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 if(KDELTA_SANITIZE)
-  target_compile_options(kdelta_flags INTERFACE -fsanitize=${KDELTA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  # A target with KDELTA_NOT_SANITIZED is left as it is.
+  target_compile_options(kdelta_flags INTERFACE $<$<NOT:$<BOOL:$<TARGET_PROPERTY:KDELTA_NOT_SANITIZED>>>:-fsanitize=${KDELTA_SANITIZE}>
+    -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(kdelta_flags INTERFACE -fsanitize=${KDELTA_SANITIZE})
 endif()

@@ -34,14 +34,14 @@ struct ScanScratch {
 // Rows [rows, K] of S, `width` of them, into the columns of a panel [Kp, W] and back, in 4 x 4 blocks.
 typedef float Quad __attribute__((vector_size(16)));
 KDELTA_INLINE void transpose4(Quad r[4]) {
-  const Quad a = __builtin_shuffle(r[0], r[1], (__attribute__((vector_size(16))) int){0, 4, 1, 5});
-  const Quad b = __builtin_shuffle(r[0], r[1], (__attribute__((vector_size(16))) int){2, 6, 3, 7});
-  const Quad c = __builtin_shuffle(r[2], r[3], (__attribute__((vector_size(16))) int){0, 4, 1, 5});
-  const Quad d = __builtin_shuffle(r[2], r[3], (__attribute__((vector_size(16))) int){2, 6, 3, 7});
-  r[0] = __builtin_shuffle(a, c, (__attribute__((vector_size(16))) int){0, 1, 4, 5});
-  r[1] = __builtin_shuffle(a, c, (__attribute__((vector_size(16))) int){2, 3, 6, 7});
-  r[2] = __builtin_shuffle(b, d, (__attribute__((vector_size(16))) int){0, 1, 4, 5});
-  r[3] = __builtin_shuffle(b, d, (__attribute__((vector_size(16))) int){2, 3, 6, 7});
+  const Quad a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
+  const Quad b = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
+  const Quad c = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+  const Quad d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+  r[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+  r[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+  r[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+  r[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
 template <class V, class S>

@@ -33,7 +33,7 @@ struct Fp4Row {
 };
 
 // The low or high bytes of the 128 words of an FP8 format, for vpermi2b.
-consteval std::array<uint8_t, 128> fp8_bytes(std::array<uint16_t, 128> words, int shift) {
+constexpr std::array<uint8_t, 128> fp8_bytes(std::array<uint16_t, 128> words, int shift) {
   std::array<uint8_t, 128> bytes{};
   for (size_t i = 0; i < 128; ++i) bytes[i] = static_cast<uint8_t>(words[i] >> shift);
   return bytes;

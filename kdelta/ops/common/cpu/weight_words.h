@@ -57,7 +57,7 @@ struct Fp4Words {
 
 // Magnitudes of the 128 codes of an FP8 format, scaled by 2^(top - 127), as bf16 bits. Codes from `special` on are
 // infinities and NaN and keep their meaning unscaled.
-consteval std::array<uint16_t, 128> fp8_words(int exponent_bits, int top, int special) {
+constexpr std::array<uint16_t, 128> fp8_words(int exponent_bits, int top, int special) {
   const int mantissa_bits = 7 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
   std::array<uint16_t, 128> words{};
   for (int code = 1; code < 128; ++code) {
