@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kdelta/api/whole_file.h"
 #include "kdelta/core/check.h"
@@ -18,14 +19,10 @@ using runtime::StateImage;
 using runtime::StatePart;
 using runtime::WindowLayout;
 
-namespace {
-
-constexpr char kMagic[] = "kdstate\n";
-constexpr size_t kMagicBytes = 8, kFixedBytes = kMagicBytes + 4 + 4 + 8, kSumBytes = 8;
-constexpr int64_t kMostText = int64_t{1} << 28;
-
 // Sixteen bytes a round through two multiplications; any changed byte changes it.
-uint64_t checksum(const char* data, size_t bytes) {
+uint64_t state_checksum(std::span<const char> given) {
+  const char* data = given.data();
+  const size_t bytes = given.size();
   uint64_t a = 0x9e3779b97f4a7c15u ^ bytes, b = 0xc2b2ae3d27d4eb4fu;
   const auto round = [&](uint64_t x, uint64_t y) {
     a = (a ^ x) * 0xff51afd7ed558ccdu;
@@ -45,6 +42,12 @@ uint64_t checksum(const char* data, size_t bytes) {
   round(tail[0], tail[1]);
   return (a ^ (b << 1 | b >> 63)) * 0x9e3779b97f4a7c15u;
 }
+
+namespace {
+
+constexpr char kMagic[] = "kdstate\n";
+constexpr size_t kMagicBytes = 8, kFixedBytes = kMagicBytes + 4 + 4 + 8, kSumBytes = 8;
+constexpr int64_t kMostText = int64_t{1} << 28;
 
 Json ids(const std::vector<int32_t>& v) {
   return Json::Array(v.begin(), v.end());
@@ -81,7 +84,7 @@ Json part_json(const StatePart& p) {
   return Json::Object{{"layer", p.layer},
                       {"name", p.spec.name},
                       {"page", p.spec.kind == StateKind::page},
-                      {"window", p.spec.kind == StateKind::slot && p.spec.rule == SlotRule::window},
+                      {"window", runtime::is_window(p.spec)},
                       {"channel_major", p.layout == WindowLayout::channel_major},
                       {"dtype", dtype_name(p.spec.dtype)},
                       {"shape", std::move(shape)},
@@ -106,9 +109,16 @@ uint64_t read_u64(const JsonReader& r, const char* field) {
   return value;
 }
 
+float read_fp32(const JsonReader& r, const char* field) {
+  const auto value = r.get<double>(field);
+  if (!(std::fabs(value) <= static_cast<double>(std::numeric_limits<float>::max())))
+    r.refuse(field, "a number within fp32's range");
+  return static_cast<float>(value);
+}
+
 RequestOptions read_options(const JsonReader& r) {
   RequestOptions o;
-  const auto real = [&](const char* field) { return static_cast<float>(r.get<double>(field)); };
+  const auto real = [&](const char* field) { return read_fp32(r, field); };
   o.sampling = {.temperature = real("temperature"),
                 .top_k = static_cast<int32_t>(r.get_in("top_k", INT32_MIN, INT32_MAX)),
                 .top_p = real("top_p"),
@@ -122,7 +132,7 @@ RequestOptions read_options(const JsonReader& r) {
   o.stop_ids = read_ids(r, "stop_ids");
   for (const JsonReader& b : r.get<std::vector<JsonReader>>("bias"))
     o.bias.push_back({static_cast<int32_t>(b.get_in("token", 0, INT32_MAX)),
-                      b.kind("bias") == Json::Kind::null ? -INFINITY : static_cast<float>(b.get<double>("bias"))});
+                      b.kind("bias") == Json::Kind::null ? -INFINITY : read_fp32(b, "bias")});
   o.top_logprobs = static_cast<int32_t>(r.get_in("top_logprobs", -1, INT32_MAX));
   return o;
 }
@@ -148,6 +158,11 @@ StatePart read_part(const JsonReader& r) {
   }
   p.spec.shard_axis = static_cast<int>(r.get_in("shard_axis", -1, p.spec.shape.rank - 1));
   p.spec.shard_groups = static_cast<int>(r.get_in("shard_groups", 1, 1 << 20));
+  if (p.spec.shard_axis >= 0 && p.spec.shape[p.spec.shard_axis] % p.spec.shard_groups != 0)
+    r.refuse("shard_groups", "a divisor of the axis that is sharded");
+  const bool window = runtime::is_window(p.spec);
+  if (window && p.spec.shape.rank != 2) r.refuse("shape", "two axes of a window, its rows and channels");
+  if (!window && p.layout != WindowLayout::token_major) r.refuse("channel_major", "false of a part that is no window");
   return p;
 }
 
@@ -170,7 +185,7 @@ class Writer {
   void number(T value) {
     bytes(&value, sizeof(T));
   }
-  uint64_t sum() const { return checksum(out_.data(), at_); }
+  uint64_t sum() const { return state_checksum(std::span(out_).first(at_)); }
   std::vector<char> take() { return std::move(out_); }
 
  private:
@@ -216,7 +231,7 @@ StateImage decode_state(std::span<const char> bytes, const std::string& source) 
   if (text > rest || data != rest - text)
     refuse(str("torn: ", bytes.size(), " bytes, its header speaks of ", text, " + ", data));
   const size_t end = bytes.size() - kSumBytes;
-  if (number_at<uint64_t>(bytes, end) != checksum(bytes.data(), end)) refuse("damaged: the checksum does not fit");
+  if (number_at<uint64_t>(bytes, end) != state_checksum(bytes.first(end))) refuse("damaged: the checksum does not fit");
   const JsonReader r(parse_json({bytes.data() + kFixedBytes, text}, {.name = source},
                                 {.max_bytes = kMostText, .max_values = kMostText / 16}),
                      {.name = source});

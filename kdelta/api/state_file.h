@@ -12,6 +12,9 @@ namespace kdelta {
 
 inline constexpr uint32_t kStateVersion = 2;
 
+// Of everything in front of the last field of a state file.
+uint64_t state_checksum(std::span<const char> bytes);
+
 std::vector<char> encode_state(const runtime::StateImage& image);
 // Throws Error(bad_file) naming `source` and what is wrong: foreign, torn, another version, a changed byte.
 runtime::StateImage decode_state(std::span<const char> bytes, const std::string& source);

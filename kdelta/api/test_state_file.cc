@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -144,6 +145,77 @@ TEST(StateImage, ShardsThatDoNotBelongTogetherAreRefused) {
   EXPECT_THAT(test::error_of([&] { join_state(shards); }), HasSubstr("different requests"));
   shards[1] = shards[0];
   EXPECT_THAT(test::error_of([&] { join_state(shards); }), HasSubstr("twice"));
+}
+
+TEST(StateImage, PartsThatCannotBeLaidOutOrCutAreRefusedByField) {
+  const auto refusal = [](auto change) {
+    StateImage i = image();
+    change(i.parts[1].spec);
+    i.parts[1].data.resize(static_cast<size_t>(i.parts[1].spec.bytes()));
+    return test::error_of([&] { decode_state(encode_state(i), "x"); });
+  };
+  EXPECT_EQ(refusal([](StateSpec&) {}), "no error");
+  EXPECT_THAT(refusal([](StateSpec& s) { s.shape = {3, 6, 4}; }), HasSubstr("shape: array of 3, expected two axes"));
+  EXPECT_THAT(refusal([](StateSpec& s) { s.shape = {72}, s.shard_axis = 0; }), HasSubstr("expected two axes"));
+  EXPECT_THAT(refusal([](StateSpec& s) { s.shard_groups = 5; }),
+              HasSubstr("shard_groups: integer 5, expected a divisor of the axis"));
+  StateImage i = image();
+  i.parts[0].layout = WindowLayout::channel_major;
+  EXPECT_THAT(test::error_of([&] { decode_state(encode_state(i), "x"); }),
+              HasSubstr("parts[0].channel_major: true, expected false of a part that is no window"));
+}
+
+// The file of image() with `from` in its JSON replaced, its length and checksum right again.
+std::vector<char> with_text(const std::string& from, const std::string& to) {
+  std::string file = text_of(image());
+  constexpr size_t kLengthAt = 12, kTextAt = 24, kSumBytes = 8;
+  file.resize(file.size() - kSumBytes);
+  const size_t at = file.find(from, kTextAt);
+  EXPECT_NE(at, file.npos) << from;
+  file.replace(at, from.size(), to);
+  uint32_t length = 0;
+  std::memcpy(&length, &file[kLengthAt], sizeof(length));
+  length = static_cast<uint32_t>(length + to.size() - from.size());
+  std::memcpy(&file[kLengthAt], &length, sizeof(length));
+  const uint64_t sum = state_checksum({file.data(), file.size()});
+  std::vector<char> bytes(file.begin(), file.end());
+  bytes.resize(bytes.size() + kSumBytes);
+  std::memcpy(&bytes[file.size()], &sum, kSumBytes);
+  return bytes;
+}
+
+TEST(StateImage, NumbersThatFp32CannotHoldAreRefusedByField) {
+  EXPECT_EQ(test::error_of([&] { decode_state(with_text("\"seed\"", "\"seed\""), "x"); }), "no error");
+  for (const char* field : {"temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "bias"}) {
+    const std::string name = str("\"", field, "\":");
+    std::string text = text_of(image());
+    const size_t begin = text.find(name, text.find(field == std::string("bias") ? "\"token\":6" : "options"));
+    const std::string from = text.substr(begin, text.find_first_of(",}", begin) - begin);
+    for (const char* huge : {"1e300", "-1e39"})
+      EXPECT_THAT(test::error_of([&] { decode_state(with_text(from, name + huge), "x"); }),
+                  testing::AllOf(HasSubstr(field), HasSubstr("expected a number within fp32's range")));
+  }
+}
+
+TEST(StateImage, ShardsOfDifferentShapesAreRefused) {
+  for (const int field : {0, 1, 2}) {
+    auto shards = split_state(image(), 2);
+    StateSpec& s = shards[1].parts[1].spec;
+    if (field == 0) s.dtype = DType::f16;
+    if (field == 1) s.shape = {9, 4};
+    if (field == 2) s.shard_groups = 1;
+    EXPECT_THAT(test::error_of([&] { join_state(shards); }), HasSubstr("different requests")) << field;
+  }
+}
+
+TEST(StateImage, PartsWithoutElementsAreCutJoinedAndLaidOutInNoTime) {
+  StateImage i = image();
+  for (const Shape& shape : {Shape{int64_t{1} << 31, 0}, Shape{0, 24}}) {
+    i.parts[1].spec.shape = shape;
+    i.parts[1].data.clear();
+    const StateImage read = decode_state(encode_state(i), "x");
+    EXPECT_EQ(text_of(join_state(split_state(with_layout(read, WindowLayout::channel_major), 2))), text_of(i));
+  }
 }
 
 TEST(StateImage, BothLayoutsOfTheWindowHoldTheSame) {

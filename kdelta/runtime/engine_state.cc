@@ -74,6 +74,19 @@ namespace {
   fail(ErrorCode::invalid_argument, "state: ", what);
 }
 
+std::string describe(const StatePart& p) {
+  const char* kind = p.spec.kind == StateKind::page ? ", pages" : is_window(p.spec) ? ", window" : "";
+  return str(p.spec.name, " of layer ", p.layer, ": ", dtype_name(p.spec.dtype), " ", to_string(p.spec.shape), kind);
+}
+
+// How a window lies is free.
+void expect_part(const StatePart& got, const StatePart& want) {
+  const StateSpec &g = got.spec, &w = want.spec;
+  if (got.layer != want.layer || g.name != w.name || g.kind != w.kind || is_window(g) != is_window(w) ||
+      g.dtype != w.dtype || !(g.shape == w.shape) || static_cast<int64_t>(got.data.size()) != w.bytes())
+    refuse(str(describe(got), ", expected ", describe(want)));
+}
+
 }  // namespace
 
 // Of this model, whole, and cut as this engine cuts.
@@ -91,22 +104,15 @@ std::vector<char> Engine::joined_parts(const StateImage& image) const {
   std::vector<char> bytes;
   const auto parts = empty_parts(model_.states(state_params(config_)), 1 + config_.drafts, image.computed);
   if (parts.size() != image.parts.size()) refuse(str(image.parts.size(), " parts, this model has ", parts.size()));
+  for (size_t i = 0; i < parts.size(); ++i) expect_part(image.parts[i], parts[i]);
   bytes.reserve(static_cast<size_t>(pool_->saved_bytes(image.computed)));
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const StatePart &want = parts[i], &got = image.parts[i];
-    if (got.layer != want.layer || got.spec.name != want.spec.name || got.spec.dtype != want.spec.dtype ||
-        !(got.spec.shape == want.spec.shape) || static_cast<int64_t>(got.data.size()) != want.spec.bytes())
-      refuse(str(got.spec.name, " of layer ", got.layer, ": ", dtype_name(got.spec.dtype), " ",
-                 to_string(got.spec.shape), ", expected ", want.spec.name, " of layer ", want.layer, ": ",
-                 dtype_name(want.spec.dtype), " ", to_string(want.spec.shape)));
-    bytes.insert(bytes.end(), got.data.begin(), got.data.end());
-  }
+  for (const StatePart& p : with_layout(image, WindowLayout::token_major).parts)
+    bytes.insert(bytes.end(), p.data.begin(), p.data.end());
   return bytes;
 }
 
-RequestId Engine::import_state(const StateImage& given) {
-  check_image(given);
-  const StateImage image = with_layout(given, WindowLayout::token_major);
+RequestId Engine::import_state(const StateImage& image) {
+  check_image(image);
   auto r = checked(image.prompt, image.options);
   const int64_t vocab = model_.config().vocab_size;
   for (const int32_t id : image.output)
@@ -144,10 +150,9 @@ StateImage Engine::export_prefix(std::span<const int32_t> prompt) {
   return image;
 }
 
-bool Engine::import_prefix(const StateImage& given) {
-  check_image(given);
+bool Engine::import_prefix(const StateImage& image) {
+  check_image(image);
   if (config_.prefix_snapshots == 0) refuse("a prefix, and prefix_snapshots is 0");
-  const StateImage image = with_layout(given, WindowLayout::token_major);
   const int64_t unit = prefixes_->config().unit, tokens = image.computed;
   if (tokens <= 0 || tokens % unit != 0 || tokens != std::ssize(image.prompt) || !image.output.empty())
     refuse(str(tokens, " tokens computed of ", std::ssize(image.prompt), " and ", image.output.size(),

@@ -27,18 +27,17 @@ void each_run(const StatePart& whole, int shard, int shards, const F& f) {
   const int axis = whole.spec.shard_axis;
   const int64_t groups = whole.spec.shard_groups, group = whole.spec.shape[axis] / groups;
   const int64_t inner = inner_bytes(whole, axis), run = group / shards * inner;
+  if (run == 0) return;
   int64_t at = 0;
   for (int64_t o = 0; o < outer_of(whole, axis) * groups; ++o, at += run)
     f((o * group + shard * (group / shards)) * inner, at, run);
 }
 
-bool is_window(const StatePart& p) {
-  return p.spec.kind == StateKind::slot && p.spec.rule == SlotRule::window;
-}
-
 void transpose(StatePart& p, WindowLayout to) {
-  if (!is_window(p) || p.layout == to) return;
+  if (!is_window(p.spec) || p.layout == to) return;
   KDELTA_CHECK(p.spec.shape.rank == 2);
+  p.layout = to;
+  if (p.data.empty()) return;
   const int64_t rows = p.spec.shape[0], columns = p.spec.shape[1], e = dtype_bytes(p.spec.dtype);
   std::vector<char> out(p.data.size());
   const bool token_to_channel = to == WindowLayout::channel_major;
@@ -49,12 +48,19 @@ void transpose(StatePart& p, WindowLayout to) {
                   &p.data[static_cast<size_t>(token_to_channel ? token : channel)], static_cast<size_t>(e));
     }
   p.data = std::move(out);
-  p.layout = to;
+}
+
+// Parts of one state; how a window lies may differ.
+bool same_part(const StatePart& a, const StatePart& b) {
+  const StateSpec &x = a.spec, &y = b.spec;
+  return a.layer == b.layer && x.name == y.name && x.kind == y.kind && x.dtype == y.dtype && x.shape == y.shape &&
+         is_window(x) == is_window(y) && x.shard_axis == y.shard_axis && x.shard_groups == y.shard_groups;
 }
 
 bool same_request(const StateImage& a, const StateImage& b) {
   return a.model == b.model && a.shards == b.shards && a.grid == b.grid && a.prompt == b.prompt &&
-         a.output == b.output && a.computed == b.computed && a.parts.size() == b.parts.size();
+         a.output == b.output && a.computed == b.computed &&
+         std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(), b.parts.end(), same_part);
 }
 
 }  // namespace
@@ -79,7 +85,7 @@ std::vector<StateImage> split_state(const StateImage& given, int shards) {
       StatePart& to = image.parts[i];
       if (from.spec.shard_axis < 0) continue;  // every rank holds it
       int64_t& length = to.spec.shape.dim[static_cast<size_t>(from.spec.shard_axis)];
-      if (length % (shards * from.spec.shard_groups) != 0)
+      if (length % (int64_t{shards} * from.spec.shard_groups) != 0)
         fail(ErrorCode::invalid_argument, "shards: ", shards, " do not divide ", from.spec.name, " of layer ",
              from.layer, ", ", to_string(from.spec.shape));
       length /= shards;

@@ -17,6 +17,10 @@
 
 namespace kdelta::runtime {
 
+inline bool is_window(const StateSpec& s) {
+  return s.kind == StateKind::slot && s.rule == SlotRule::window;
+}
+
 // How the rows of a window lie in a part: token by token, or channel by channel (as other engines keep them).
 enum class WindowLayout : uint8_t { token_major, channel_major };
 

@@ -217,6 +217,17 @@ TEST_P(Handoff, WhatDoesNotFitIsRefusedByName) {
   EXPECT_THAT(refused([](StateImage& i) { i.parts.pop_back(); }), testing::HasSubstr("parts, this model has"));
   EXPECT_THAT(refused([](StateImage& i) { i.parts[0].spec.dtype = DType::bf16; }),
               testing::HasSubstr("recurrent of layer 0: BF16"));
+  // What cannot be a window, or is none here, is refused before anybody lays it out.
+  EXPECT_THAT(refused([](StateImage& i) {
+                i.parts[0].spec.rule = SlotRule::window;
+                i.parts[0].layout = runtime::WindowLayout::channel_major;
+              }),
+              testing::HasSubstr(", window, expected recurrent of layer 0"));
+  EXPECT_THAT(refused([](StateImage& i) {
+                i.parts[1].spec.shape = {i.parts[1].spec.shape.numel()};
+                i.parts[1].layout = runtime::WindowLayout::channel_major;
+              }),
+              testing::HasSubstr(", window, expected conv of layer 0"));
   EXPECT_THAT(refused([](StateImage& i) { i.computed = 104; }), testing::HasSubstr("104 tokens computed of"));
   EXPECT_THAT(refused([](StateImage& i) { i.output.assign(12, 1); }), testing::HasSubstr("the request ends at 12"));
   EXPECT_THAT(refused([](StateImage& i) { i.output = {9999}; }), testing::HasSubstr("token 9999"));
