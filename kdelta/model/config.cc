@@ -10,8 +10,13 @@
 namespace kdelta {
 namespace {
 
-// Sizes beyond this are a broken file, and products of two of them still fit 64 bits.
-constexpr int64_t kMaxSize = int64_t{1} << 30;
+// Sizes beyond these are a broken file. Bytes of all matrices then fit 64 bits: 2^40 elements, less than 2^20 times.
+constexpr int64_t kMaxSize = int64_t{1} << 20, kMaxLayers = int64_t{1} << 12, kMaxExperts = int64_t{1} << 18;
+
+// A size that several fields make together.
+void check_size(const JsonReader& r, const char* field, const char* formula, int64_t value, int64_t most = kMaxSize) {
+  if (value > most) r.refuse(field, str(formula, " of at most ", most, ", they make ", value));
+}
 
 // A number of the config as fp32; refused when fp32 cannot hold it.
 float to_fp32(const JsonReader& r, const char* field, double value) {
@@ -52,6 +57,7 @@ void read_kda(const JsonReader& r, int64_t layers, ModelConfig& c) {
   c.kda.head_dim = linear.get_in("head_dim", 1, kMaxSize);
   c.kda.conv_width = linear.get_in("short_conv_kernel_size", 2, 4);
   c.kda.full_rank_gate = linear.find<bool>("use_full_rank_gate").value_or(false);
+  check_size(linear, "num_heads", "num_heads * head_dim", c.kda.heads * c.kda.head_dim);
   if (const std::optional<double> bound = linear.find<double>("gate_lower_bound")) {
     if (!(*bound >= -5 && *bound < 0)) linear.refuse("gate_lower_bound", "a number in [-5, 0)");
     c.kda.gate_lower_bound = static_cast<float>(*bound);
@@ -67,19 +73,26 @@ void read_mla(const JsonReader& r, ModelConfig& c) {
   c.mla.rope = r.get_in("qk_rope_head_dim", 0, kMaxSize);
   c.mla.value = r.get_in("v_head_dim", 1, kMaxSize);
   c.mla.latent = r.get_in("kv_lora_rank", 1, kMaxSize);
+  check_size(r, "num_attention_heads", "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim)",
+             c.mla.heads * (c.mla.nope + c.mla.rope));
+  check_size(r, "num_attention_heads", "num_attention_heads * (qk_nope_head_dim + v_head_dim)",
+             c.mla.heads * (c.mla.nope + c.mla.value));
+  check_size(r, "kv_lora_rank", "kv_lora_rank + qk_rope_head_dim", c.mla.latent + c.mla.rope);
   c.mla.query_rank = r.find_in("q_lora_rank", 1, kMaxSize).value_or(0);
   c.mla.output_gate = r.find<bool>("mla_use_output_gate").value_or(false);
   if (!r.get<bool>("mla_use_nope")) r.refuse("mla_use_nope", "true (rotary attention is not part of these models)");
 }
 
-void read_moe(const JsonReader& r, ModelConfig& c) {
+void read_moe(const JsonReader& r, int64_t layers, ModelConfig& c) {
   c.moe.experts = r.get_in("num_experts", 0, kMaxSize);
   c.moe.first_dense = r.get_in("first_k_dense_replace", 0, kMaxSize);
   if (c.moe.experts == 0) return;
+  check_size(r, "num_experts", "num_experts * num_hidden_layers", c.moe.experts * layers, kMaxExperts);
   c.moe.every = r.get_in("moe_layer_freq", 1, kMaxSize);
   c.moe.chosen = r.get_in("num_experts_per_token", 1, c.moe.experts);
   c.moe.width = r.get_in("moe_intermediate_size", 1, kMaxSize);
   c.moe.shared = r.get_in("num_shared_experts", 0, 1 << 16);
+  check_size(r, "num_shared_experts", "num_shared_experts * moe_intermediate_size", c.moe.shared * c.moe.width);
   c.moe.renormalize = r.get<bool>("moe_renormalize");
   c.moe.scaling = get_float(r, "routed_scaling_factor");
   if (!(c.moe.scaling > 0)) r.refuse("routed_scaling_factor", "a positive number");
@@ -116,10 +129,10 @@ void read_text_model(const JsonReader& r, ModelConfig& c) {
   c.dense_width = r.get_in("intermediate_size", 1, kMaxSize);
   c.rms_norm_eps = get_float(r, "rms_norm_eps");
   if (!(c.rms_norm_eps > 0)) r.refuse("rms_norm_eps", "a positive number");
-  const int64_t layers = r.get_in("num_hidden_layers", 1, 1 << 16);
+  const int64_t layers = r.get_in("num_hidden_layers", 1, kMaxLayers);
   read_kda(r, layers, c);
   read_mla(r, c);
-  read_moe(r, c);
+  read_moe(r, layers, c);
   read_activation(r, c);
   c.attn_res_block = r.find_in("attn_res_block_size", 1, 1 << 16).value_or(0);
   c.max_positions = r.find_in("max_position_embeddings", 1, int64_t{1} << 40)

@@ -178,7 +178,14 @@ Shape WeightReader::values_shape(const WeightSpec& spec) {
   return spec.kind == WeightKind::conv_taps ? Shape{spec.shape[1], spec.shape[0]} : Shape{spec.shape[0]};
 }
 
+void WeightReader::expect_vector_dtype(const StoredTensor& t) const {
+  const DType dtype = t.info->dtype;
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
+    refuse(t, str("dtype ", dtype_name(dtype), ", accepted for a vector: F32, BF16, F16"));
+}
+
 int64_t WeightReader::first_element(const StoredTensor& t, const WeightSpec& spec) const {
+  expect_vector_dtype(t);
   const int64_t n = numel(*t.info), part = spec.shape[0],
                 whole = spec.shard == ShardRule::rows ? part * shard_.ranks : part;
   const int64_t mine = spec.shard == ShardRule::rows ? shard_.rank * part : 0;
@@ -230,7 +237,7 @@ float WeightReader::element(const StoredTensor& t, int64_t i) const {
       std::memcpy(&half, p, sizeof(half));
       return to_float(f16{half});
     default:
-      refuse(t, str("dtype ", dtype_name(t.info->dtype), ", accepted for a vector: F32, BF16, F16"));
+      KDELTA_UNREACHABLE("dtype of a vector", t.info->dtype);
   }
 }
 
@@ -249,6 +256,7 @@ void WeightReader::check_values(const PlacedSpec& placed) const {
 }
 
 WeightReader::MergedTaps WeightReader::merged_taps(const StoredTensor& t, const WeightSpec& spec) const {
+  expect_vector_dtype(t);
   const auto parts = static_cast<int64_t>(spec.names.size());
   const int64_t W = spec.shape[1], C = spec.shape[0] / parts,
                 all = spec.shard == ShardRule::rows ? C * shard_.ranks : C;

@@ -53,7 +53,7 @@ class WeightReader {
   // element.
   Matrix matrix(const PlacedSpec& placed, size_t i = 0) const;
   Precision precision(const PlacedSpec& placed, size_t i = 0) const;
-  // Throws unless the tensors of a vector kind have the right shapes.
+  // Throws unless the tensors of a vector kind have the right shapes and dtypes.
   void check_values(const PlacedSpec& placed) const;
   // The spec's vector in fp32, values_shape() elements; also throws for elements that are not finite.
   void values(const PlacedSpec& placed, float* out) const;
@@ -71,6 +71,7 @@ class WeightReader {
   // The tensor, codes or scales, of a matrix with `cols` columns, `width` of them an element of the tensor.
   const uint8_t* begin_of(const StoredTensor& t, int64_t rows, int64_t cols, ShardRule rule, int64_t* row_bytes) const;
   Matrix mx_matrix(const StoredTensor& codes, const std::string& scale, DType dtype, const WeightSpec& spec) const;
+  void expect_vector_dtype(const StoredTensor& t) const;
   // First of `n` elements of one part of a vector kind.
   int64_t first_element(const StoredTensor& t, const WeightSpec& spec) const;
   float element(const StoredTensor& t, int64_t i) const;

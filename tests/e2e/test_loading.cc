@@ -72,9 +72,9 @@ class Loading : public testing::TestWithParam<std::string> {
     std::ofstream(directory_ / "config.json") << text;
   }
 
-  std::string refusal() const {
+  std::string refusal(LoadFormat format = LoadFormat::checkpoint) const {
     try {
-      load();
+      load_model(directory_, format);
     } catch (const Error& e) {
       return e.what();
     }
@@ -286,6 +286,25 @@ TEST_P(Loading, ValuesThatCanOnlyBeDamageAreRefused) {
   EXPECT_THAT(refusal(), testing::HasSubstr(name + ": scale byte 255 (NaN) at offset 5"));
 }
 
+// Half bytes too, from headers alone as from the whole file.
+TEST_P(Loading, ATensorOfADtypeThatItsKindDoesNotHaveIsRefusedByName) {
+  for (const char* suffix : {"dt_bias", "A_log", "q_conv1d.weight", "input_layernorm.weight", "q_proj.weight"})
+    for (const DType dtype : {DType::i32, DType::f4_e2m1}) {
+      std::string name;
+      Tensor t = at(suffix, &name);
+      t.dtype = dtype;
+      int64_t bytes = 0;
+      ASSERT_TRUE(tensor_bytes(dtype, t.shape, &bytes));
+      t.bytes.resize(static_cast<size_t>(bytes));
+      Tensors changed = tensors_;
+      changed[name] = t;
+      write(changed);
+      const std::string reason = str("tensor ", name, ": dtype ", dtype_name(dtype), ", accepted for a ");
+      EXPECT_THAT(refusal(), testing::HasSubstr(reason));
+      EXPECT_THAT(refusal(LoadFormat::headers), testing::HasSubstr(reason));
+    }
+}
+
 // Case F4 end to end: one NaN weight gives an error, not an answer.
 TEST_P(Loading, ANaNWeightEndsRequestsWithAnError) {
   std::string name;
@@ -364,6 +383,27 @@ TEST_P(Loading, ConfigsAreRefusedByFieldAndReason) {
     EXPECT_THAT(config_refusal(source_, set_field("routed_scaling_factor", value)),
                 testing::HasSubstr("routed_scaling_factor: "));
   EXPECT_EQ(config_refusal(source_, [](std::string&) {}), "accepted");
+}
+
+// Products of sizes are sizes too: what they make fits 64 bits, and nothing is allocated for them before.
+TEST_P(Loading, SizesThatNoModelHasAreRefusedAloneAndTogether) {
+  for (const char* field : {"hidden_size", "vocab_size", "intermediate_size", "num_experts", "kv_lora_rank"})
+    for (const char* value : {"1048577", "1073741824", "9223372036854775807", "-1"})
+      EXPECT_THAT(config_refusal(source_, set_field(field, value)),
+                  testing::AllOf(testing::HasSubstr(std::string(field) + ": integer " + value),
+                                 testing::HasSubstr("expected")));
+  for (const auto& [field, formula] : std::vector<std::pair<const char*, const char*>>{
+           {"num_heads", "num_heads * head_dim of at most 1048576"},
+           {"num_experts", "num_experts * num_hidden_layers of at most 262144"},
+           {"kv_lora_rank", "kv_lora_rank + qk_rope_head_dim of at most 1048576"}})
+    EXPECT_THAT(config_refusal(source_, set_field(field, "1048576")), testing::HasSubstr(formula));
+  EXPECT_THAT(config_refusal(source_,
+                             [](std::string& text) {
+                               set_field("num_attention_heads", "1048576")(text);
+                               set_field("num_key_value_heads", "1048576")(text);
+                             }),
+              testing::HasSubstr("num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim) of at most 1048576"));
+  EXPECT_THAT(config_refusal(source_, set_field("num_hidden_layers", "4097")), testing::HasSubstr("num_hidden_layers"));
 }
 
 TEST(LoadingKimiK3, FieldsWithoutWhichItIsAnotherModelAreRequired) {

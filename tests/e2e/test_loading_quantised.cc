@@ -1,0 +1,171 @@
+// A quantised checkpoint that is damaged or contradicts itself is refused by the name of what is wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "kdelta/api/quantize.h"
+#include "kdelta/io/json.h"
+#include "kdelta/io/new_directory.h"
+#include "tests/e2e/support.h"
+#include "tests/support/op_test.h"
+
+namespace kdelta::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* kSource = "tests/golden/linear_a";
+const std::string kQ = "model.layers.0.self_attn.q_proj.weight", kK = "model.layers.0.self_attn.k_proj.weight",
+                  kExpert = "model.layers.1.block_sparse_moe.experts.3.w2.weight";
+
+struct Stored {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> bytes;
+};
+using StoredTensors = std::map<std::string, Stored>;
+
+StoredTensors read_all(const std::string& directory) {
+  const Checkpoint c = Checkpoint::open(directory);
+  StoredTensors all;
+  for (const TensorInfo& t : c.tensors()) all[t.name] = {t.dtype, t.shape, {c.data(t), c.data(t) + t.bytes}};
+  return all;
+}
+
+// q, k and v in MXFP8, experts in MXFP4, in three shards; and a copy in one file to change.
+class QuantisedLoading : public testing::Test {
+ protected:
+  QuantisedLoading() {
+    std::string name = testing::TempDir() + "kdelta_quantised_XXXXXX";
+    folder_ = mkdtemp(name.data());
+    quantize({.model = kSource, .out = sharded(), .threads = 1});
+    tensors_ = read_all(sharded());
+    fs::create_directory(changed());
+    fs::copy_file(sharded() + "/config.json", changed() + "/config.json");
+  }
+  ~QuantisedLoading() override { fs::remove_all(folder_); }
+
+  std::string sharded() const { return folder_ + "/sharded"; }
+  std::string changed() const { return folder_ + "/changed"; }
+
+  static std::string load(const std::string& directory) {
+    return error_of([&] { load_model(directory, LoadFormat::checkpoint); });
+  }
+  std::string load_with(const std::function<void(StoredTensors&)>& change) const {
+    StoredTensors all = tensors_;
+    change(all);
+    std::vector<TensorToWrite> list;
+    for (const auto& [name, t] : all) list.push_back({name, t.dtype, t.shape, t.bytes.data()});
+    write_safetensors(changed() + "/model.safetensors", list);
+    return load(changed());
+  }
+  std::string load_with_shape(const std::string& name, const std::vector<int64_t>& shape) const {
+    return load_with([&](StoredTensors& all) {
+      Stored& t = all.at(name);
+      t.shape = shape;
+      int64_t bytes = 0;
+      ASSERT_TRUE(tensor_bytes(t.dtype, shape, &bytes));
+      t.bytes.resize(static_cast<size_t>(bytes));
+    });
+  }
+
+  std::string folder_;
+  StoredTensors tensors_;
+};
+
+TEST_F(QuantisedLoading, AnUnchangedCopyLoads) {
+  EXPECT_EQ(load(sharded()), "no error");
+  EXPECT_EQ(load_with([](StoredTensors&) {}), "no error");
+}
+
+TEST_F(QuantisedLoading, AShardThatEndsEarlyIsRefusedByItsFile) {
+  for (const auto& entry : fs::directory_iterator(sharded())) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const std::string path = entry.path(), whole = read_text_file(path, 1 << 30);
+    for (const size_t missing : {size_t{1}, size_t{100}, whole.size() / 2, whole.size() - 9, whole.size() - 1}) {
+      std::ofstream(path, std::ios::binary) << whole.substr(0, whole.size() - missing);
+      EXPECT_THAT(load(sharded()),
+                  AllOf(HasSubstr(path), HasSubstr(missing < whole.size() - 1 ? "truncated" : "bytes")));
+    }
+    std::ofstream(path, std::ios::binary) << whole;
+  }
+  EXPECT_EQ(load(sharded()), "no error");
+}
+
+TEST_F(QuantisedLoading, AScaleOrCodesOfAnotherShapeAreRefusedWithBothShapes) {
+  for (const std::string& name : {kQ, kQ + "_scale", kExpert + "_packed", kExpert + "_scale"}) {
+    const std::vector<int64_t> shape = tensors_.at(name).shape;
+    const auto expected = AllOf(HasSubstr("tensor " + name + ": shape ["), HasSubstr("expected " + shape_text(shape)));
+    for (const std::vector<int64_t>& wrong : std::vector<std::vector<int64_t>>{
+             {shape[0], shape[1] - 1}, {shape[1], shape[0]}, {shape[0], shape[1], 1}, {shape[0], 0}})
+      EXPECT_THAT(load_with_shape(name, wrong), expected) << shape_text(wrong);
+  }
+}
+
+TEST_F(QuantisedLoading, AScaleThatIsMissingOrOfAnotherDtypeIsRefusedByName) {
+  for (const std::string& name : {kQ + "_scale", kExpert + "_scale"}) {
+    EXPECT_THAT(load_with([&](StoredTensors& all) { all.erase(name); }), HasSubstr("tensor " + name + ": missing"));
+    EXPECT_THAT(load_with([&](StoredTensors& all) { all.at(name).dtype = DType::i8; }),
+                HasSubstr("tensor " + name + ": dtype I8, expected U8 or F8_E8M0"));
+    EXPECT_EQ(load_with([&](StoredTensors& all) { all.at(name).dtype = DType::f8_e8m0; }), "no error");
+    EXPECT_THAT(load_with([&](StoredTensors& all) { all.at(name).bytes[3] = 255; }),
+                HasSubstr("tensor " + name + ": scale byte 255 (NaN) at offset 3"));
+  }
+}
+
+TEST_F(QuantisedLoading, SchemesMixedInOneGroupAreRefusedByBothTensors) {
+  const auto one_precision = HasSubstr("expected one precision for q, k and v of a layer");
+  const Stored plain = read_all(kSource).at(kK);
+  EXPECT_THAT(load_with([&](StoredTensors& all) {
+                all.at(kK) = plain;
+                all.erase(kK + "_scale");
+              }),
+              AllOf(one_precision, HasSubstr("k_proj is floating point"), HasSubstr("q_proj is MXFP8")));
+  EXPECT_THAT(load_with([&](StoredTensors& all) {
+                Stored packed{DType::u8, all.at(kK).shape, {}};
+                packed.shape[1] /= 2;
+                packed.bytes.resize(static_cast<size_t>(packed.shape[0] * packed.shape[1]));
+                all.erase(kK);
+                all[kK + "_packed"] = packed;
+              }),
+              AllOf(one_precision, HasSubstr("k_proj is MXFP4"), HasSubstr("q_proj is MXFP8")));
+}
+
+TEST_F(QuantisedLoading, ASchemeThatIsUnknownOrNotWhatIsStoredIsRefusedByName) {
+  EXPECT_EQ(load_with([](StoredTensors&) {}), "no error");
+  const Json config = parse_json_file(sharded() + "/config.json");
+  const auto load_with_group = [&](const char* group, const std::function<void(Json&)>& change) {
+    Json copy = config;
+    Json q = *copy.find("quantization_config"), groups = *q.find("config_groups");
+    if (change) {
+      Json one = *groups.find(group), weights = *one.find("weights");
+      change(weights);
+      one.set("weights", weights);
+      groups.set(group, one);
+    } else {
+      std::erase_if(groups.object(), [&](const JsonMember& m) { return m.key == group; });
+    }
+    q.set("config_groups", groups);
+    copy.set("quantization_config", q);
+    write_text_file(changed() + "/config.json", json_text(copy));
+    return load(changed());
+  };
+  const std::string path = "quantization_config.config_groups.";
+  EXPECT_THAT(load_with_group("group_0", [](Json& w) { w.set("group_size", 16); }),
+              AllOf(HasSubstr(path + "group_0.weights: 4-bit float, strategy group, group_size 16"),
+                    HasSubstr("expected MXFP4 or MXFP8")));
+  EXPECT_THAT(load_with_group("group_1", [](Json& w) { w.set("type", "int"); }),
+              HasSubstr(path + "group_1.weights: 8-bit int"));
+  EXPECT_THAT(load_with_group("group_0", nullptr),
+              AllOf(HasSubstr(".weight_packed: MXFP4, but the quantization_config of config.json names MXFP8")));
+  EXPECT_THAT(load_with_group("group_1", nullptr),
+              AllOf(HasSubstr(kQ + ": MXFP8, but the quantization_config of config.json names MXFP4")));
+}
+
+}  // namespace
+}  // namespace kdelta::test
