@@ -98,7 +98,8 @@ Array ignored(const ModelConfig& c, bool qkv, bool experts) {
   if (!experts) out.push_back("re:.*block_sparse_moe\\.experts\\..*");
   for (const char* pattern :
        {"re:.*shared_experts.*", "re:.*block_sparse_moe\\.gate$", "re:.*routed_expert_(down|up)_proj$",
-        "re:.*mlp\\.(gate|up|gate_up|down)_proj.*", "re:.*lm_head.*", "re:.*vision_tower.*", "re:.*mm_projector.*"})
+        "re:.*_res_proj$", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*", "re:.*lm_head.*", "re:.*vision_tower.*",
+        "re:.*mm_projector.*"})
     out.push_back(pattern);
   return out;
 }
@@ -107,10 +108,7 @@ Stored stored_in(const QuantizePlan& plan, QuantGroup group) {
   for (const auto& file : plan.files)
     for (const PlannedTensor& p : file) {
       if (p.group != group) continue;
-      if (p.outputs.front().name.ends_with(".weight_packed"))
-        return {WeightFormat::mxfp4, p.format != WeightFormat::keep};
-      if (p.outputs.front().dtype == DType::i8) return {WeightFormat::int8, p.format != WeightFormat::keep};
-      if (p.outputs.front().dtype == DType::f8_e4m3) return {WeightFormat::mxfp8, p.format != WeightFormat::keep};
+      if (const auto format = stored_format(p)) return {*format, p.format != WeightFormat::keep};
     }
   return {};
 }

@@ -49,9 +49,10 @@ bool take(std::string_view& text, std::string_view head) {
   return true;
 }
 
+// A number as names of tensors write it: digits, none of them a leading zero.
 bool take_number(std::string_view& text, int64_t* number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  if (error != std::errc{}) return false;
+  if (error != std::errc{} || text.front() == '-' || (text.front() == '0' && end != text.data() + 1)) return false;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return true;
 }
@@ -158,6 +159,22 @@ class Planner {
   const QuantizeSettings& settings_;
 };
 
+void check_formats(const Checkpoint& checkpoint, const QuantizePlan& plan) {
+  const PlannedTensor* first[2] = {};
+  for (const auto& file : plan.files)
+    for (const PlannedTensor& p : file) {
+      const auto format = stored_format(p);
+      if (p.group == QuantGroup::rest || !format) continue;
+      const PlannedTensor*& other = first[static_cast<size_t>(p.group)];
+      if (other == nullptr) other = &p;
+      if (stored_format(*other) == format) continue;
+      const auto name = [](WeightFormat f) { return f == WeightFormat::keep ? "floating point" : format_name(f); };
+      fail(ErrorCode::bad_file, checkpoint.file_path(p.source->file), ": tensor ", printable(p.source->name), ": ",
+           name(*format), " in the result, ", printable(other->source->name), " ", name(*stored_format(*other)),
+           ": expected one format for all of ", kGroupName[static_cast<size_t>(p.group)]);
+    }
+}
+
 void add_to_report(const PlannedTensor& p, QuantizeReport& report) {
   const bool quantised = p.format != WeightFormat::keep;
   QuantizeReport::Group& g = report.groups[static_cast<size_t>(quantised ? p.group : QuantGroup::rest)];
@@ -177,6 +194,15 @@ QuantizeSettings parse_settings(const QuantizeOptions& o) {
           .weight_rule = parse_rule("weight_rule", o.weight_rule),
           .weight_rule_name = o.weight_rule,
           .activation_rule_name = o.activation_rule};
+}
+
+std::optional<WeightFormat> stored_format(const PlannedTensor& p) {
+  const TensorToWrite& t = p.outputs.front();
+  if (t.name.ends_with(".weight_scale")) return {};
+  if (t.name.ends_with(".weight_packed")) return WeightFormat::mxfp4;
+  if (t.dtype == DType::i8) return WeightFormat::int8;
+  if (t.dtype == DType::f8_e4m3 || t.dtype == DType::f8_e5m2) return WeightFormat::mxfp8;
+  return WeightFormat::keep;
 }
 
 int64_t PlannedTensor::output_bytes(size_t i) const {
@@ -204,6 +230,7 @@ QuantizePlan plan_quantize(const Checkpoint& checkpoint, const ModelConfig& conf
   }
   for (auto& file : plan.files)
     std::ranges::sort(file, {}, [](const PlannedTensor& p) { return std::pair(p.source->begin, p.source->bytes); });
+  check_formats(checkpoint, plan);
   plan.report.files = checkpoint.file_count();
   std::erase_if(plan.report.groups, [](const auto& g) { return g.matrices == 0 && g.name != kGroupName[2]; });
   if (plan.report.groups.size() == 1)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
 
 #include "kdelta/api/quantize.h"
@@ -33,11 +34,15 @@ struct PlannedTensor {
   int64_t bytes() const;
 };
 
+// The format in which the result holds a matrix of KDA q|k|v or the experts (keep: floating point); none for scales.
+std::optional<WeightFormat> stored_format(const PlannedTensor& p);
+
 struct QuantizePlan {
   std::vector<std::vector<PlannedTensor>> files;  // as the source's, tensors in the order of their data
   QuantizeReport report;                          // sizes
 };
-// Throws Error(bad_file) naming the tensor that cannot be quantised, Error(invalid_argument) when none would be.
+// Throws Error(bad_file) naming the tensor that cannot be quantised, or two of a group that would differ in format,
+// which no description says; Error(invalid_argument) when none would be.
 QuantizePlan plan_quantize(const Checkpoint& checkpoint, const ModelConfig& config, const QuantizeSettings& settings);
 
 // config.json of the result: the source's with another quantization_config.

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 
 #include "kdelta/api/engine.h"
@@ -184,6 +185,35 @@ TEST_F(Quantize, TheConfigNamesTheFormatsAndExactlyTheQuantisedModules) {
   for (const JsonMember& m : before.object()) EXPECT_EQ(*stripped.find(m.key), m.value) << m.key;
 }
 
+// What a reader that goes by targets and ignore lists, as compressed-tensors defines them, makes of the modules' names.
+TEST_F(Quantize, TheConfigSelectsAModuleIfAndOnlyIfItIsStoredQuantised) {
+  for (const char* model : {kTiny, kLinear}) {
+    QuantizeOptions o = options(model);
+    o.out = at(std::string(model) == kTiny ? "tiny" : "linear");
+    quantize(o);
+    const ModelConfig config = read_config(o.out);
+    const JsonReader root = JsonReader::open(o.out + "/config.json");
+    const JsonReader text = config.kind == ModelKind::kimi_k3 ? root.get<JsonReader>("text_config") : root;
+    std::vector<std::regex> ignored;
+    for (const std::string& p : text.get<JsonReader>("quantization_config").get<std::vector<std::string>>("ignore"))
+      ignored.emplace_back(p.substr(std::strlen("re:")));
+    int modules = 0;
+    const Checkpoint checkpoint = Checkpoint::open(o.out);
+    for (const TensorInfo& t : checkpoint.tensors()) {
+      const size_t end = t.name.rfind(".weight");
+      if (end == t.name.npos || t.name.ends_with("_scale") || t.shape.size() != 2) continue;
+      const std::string module = t.name.substr(0, end);
+      if (module.ends_with("embed_tokens") || module.ends_with("conv1d")) continue;  // no linear modules
+      const bool selected = std::ranges::none_of(ignored, [&](const std::regex& r) {
+        return std::regex_search(module, r, std::regex_constants::match_continuous);
+      });
+      EXPECT_EQ(selected, checkpoint.find(module + ".weight_scale") != nullptr) << module;
+      ++modules;
+    }
+    EXPECT_GT(modules, 100);
+  }
+}
+
 TEST_F(Quantize, OneQuantisedGroupIsDescribedWithoutMixing) {
   QuantizeOptions o = options(kLinear);
   o.qkv = "keep";
@@ -347,6 +377,51 @@ TEST_F(Quantize, TensorsThatCannotBeQuantisedAreRefusedByName) {
   EXPECT_THAT(refusal({{q, DType::bf16, {64, 96}, data.data()},
                        {"language_model.model.layers.0.mlp.up_proj.weight", DType::f8_e4m3, {4, 32}, data.data()}}),
               AllOf(HasSubstr("mlp.up_proj.weight"), HasSubstr("quantised already")));
+}
+
+// Names that only look like those of a layer or an expert.
+TEST_F(Quantize, AMatrixUnderANumberThatIsNoneIsCopied) {
+  std::vector<bf16> data(64 * 96, to_bf16(1));
+  std::vector<TensorToWrite> tensors = {
+      {"language_model.model.layers.0.self_attn.q_proj.weight", DType::bf16, {64, 96}, data.data()}};
+  for (const char* number : {"-1", "-0", "00", "01", "+1", " 1", "", "99999999999999999999", "0x1"}) {
+    tensors.push_back(
+        {str("language_model.model.layers.", number, ".self_attn.q_proj.weight"), DType::bf16, {64, 96}, data.data()});
+    tensors.push_back({str("language_model.model.layers.1.block_sparse_moe.experts.", number, ".w1.weight"),
+                       DType::bf16,
+                       {64, 96},
+                       data.data()});
+  }
+  QuantizeOptions o = options(checkpoint(tensors));
+  quantize(o);
+  const Checkpoint result = Checkpoint::open(o.out);
+  EXPECT_EQ(std::ssize(result.tensors()), std::ssize(tensors) + 1);
+  for (size_t i = 1; i < tensors.size(); ++i) EXPECT_EQ(result.find(tensors[i].name)->dtype, DType::bf16);
+}
+
+// One description serves all of a group.
+TEST_F(Quantize, AGroupThatWouldBeStoredInTwoFormatsIsRefusedByBothTensors) {
+  const std::string attention = "language_model.model.layers.0.self_attn.";
+  const std::string expert = "language_model.model.layers.1.block_sparse_moe.experts.";
+  std::vector<bf16> data(64 * 96, to_bf16(1));
+  const TensorToWrite q = {attention + "q_proj.weight", DType::bf16, {64, 96}, data.data()};
+  const auto refusal = [&](const std::vector<TensorToWrite>& experts) {
+    std::vector<TensorToWrite> all = {q};
+    all.insert(all.end(), experts.begin(), experts.end());
+    QuantizeOptions o = options(checkpoint(all));
+    o.experts = "keep";
+    return error_of([&] { quantize(o); });
+  };
+  const TensorToWrite packed = {expert + "0.w1.weight_packed", DType::u8, {4, 16}, data.data()},
+                      packed_scale = {expert + "0.w1.weight_scale", DType::u8, {4, 1}, data.data()},
+                      eight = {expert + "1.w1.weight", DType::f8_e4m3, {4, 32}, data.data()},
+                      eight_scale = {expert + "1.w1.weight_scale", DType::u8, {4, 1}, data.data()},
+                      plain = {expert + "2.w1.weight", DType::bf16, {4, 32}, data.data()};
+  EXPECT_THAT(refusal({packed, packed_scale, eight, eight_scale}),
+              AllOf(HasSubstr(eight.name + ": MXFP8 in the result, " + packed.name + " MXFP4"),
+                    HasSubstr("expected one format for all of routed experts")));
+  EXPECT_THAT(refusal({packed, packed_scale, plain}), HasSubstr(plain.name + ": floating point in the result"));
+  EXPECT_EQ(refusal({plain}), "no error");
 }
 
 TEST_F(Quantize, AnotherFormatOfAGroupAndWeightsThatAreNotFiniteAreRefused) {
