@@ -79,7 +79,7 @@ bool serves(const LinearVariant& row, DType x, DType w) {
 KDELTA_BENCH(linear) {
   for (const LinearVariant& row : linear_variants()) {
     if (std::string_view(row.name) == "reference") continue;
-    for (DType w : {DType::bf16, DType::f4_e2m1, DType::f8_e4m3})
+    for (DType w : {DType::bf16, DType::f4_e2m1, DType::f8_e4m3, DType::f8_e5m2})
       if (serves(row, DType::bf16, w)) {
         add_linear(row.name, DType::bf16, w, 1, 3072, 7168, {bench::RoofKind::read});
         add_linear(row.name, DType::bf16, w, 1, 2304, 2304, {bench::RoofKind::read});

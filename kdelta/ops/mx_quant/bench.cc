@@ -5,8 +5,9 @@ namespace kdelta {
 namespace {
 
 struct Form {
-  const char* name;
+  std::string name;
   DType format;
+  MxScaleRule rule = MxScaleRule::floor;
   bool situ = false;
 };
 
@@ -16,6 +17,7 @@ constexpr int64_t kInputBytes = int64_t{256} << 20;
 void add_quantize(const std::string& variant, const Form& form, int64_t N) {
   const int64_t columns = form.situ ? 2 * N : N, T = kInputBytes / (2 * columns);
   MxQuantizeArgs a{.format = form.format,
+                   .rule = form.rule,
                    .x = AnyConstView(nullptr, DType::bf16, {T, columns}),
                    .codes = View<uint8_t>(nullptr, {T, mx_code_bytes(form.format, N)}),
                    .scale = View<uint8_t>(nullptr, {T, mx_scale_bytes(N)}),
@@ -66,10 +68,15 @@ void add_dequantize(const std::string& variant, const Form& form, int64_t N) {
 }
 
 KDELTA_BENCH(mx_quantize) {
+  constexpr std::pair<const char*, MxScaleRule> kRules[] = {
+      {"floor", MxScaleRule::floor}, {"rceil", MxScaleRule::rceil}, {"even", MxScaleRule::even}};
+  constexpr std::pair<const char*, DType> kFormats[] = {
+      {"E4M3", DType::f8_e4m3}, {"E5M2", DType::f8_e5m2}, {"E2M1", DType::f4_e2m1}};
   for (const std::string& variant : bench::fast_variants(mx_quantize_variants())) {
-    for (const Form& form : {Form{"E4M3", DType::f8_e4m3}, Form{"E5M2", DType::f8_e5m2}, Form{"E2M1", DType::f4_e2m1}})
-      add_quantize(variant, form, 7168);
-    add_quantize(variant, {"situ E4M3", DType::f8_e4m3, true}, 3072);
+    for (const auto& [format_name, format] : kFormats)
+      for (const auto& [rule_name, rule] : kRules)
+        add_quantize(variant, {str(format_name, " ", rule_name), format, rule}, 7168);
+    add_quantize(variant, {"situ E4M3 floor", DType::f8_e4m3, MxScaleRule::floor, true}, 3072);
   }
 }
 
