@@ -1,6 +1,7 @@
-# Every fuzz_*.cc of a folder becomes one libFuzzer program of that name. Needs clang, and the whole build instrumented:
+# Every fuzz_*.cc of a folder becomes one libFuzzer program of that name. Needs clang, and all but the kernels instrumented:
 #   CMAKE_CXX_COMPILER=clang++, KDELTA_SANITIZE=fuzzer-no-link,address,undefined, KDELTA_BUILD_FUZZERS=ON
-# Run: fuzz_json -max_total_time=600 CORPUS_FOLDER. A finding becomes a case of the folder's tests.
+# Run: fuzz_json -max_total_time=600 CORPUS_FOLDER; those that deal bytes out as choices (kdelta/io/fuzz_input.h) get further with
+# -len_control=0 -max_len=128 and TMPDIR in memory. A finding becomes a case of the folder's tests.
 if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang OR NOT KDELTA_SANITIZE MATCHES fuzzer-no-link)
   message(FATAL_ERROR "KDELTA_BUILD_FUZZERS needs clang and KDELTA_SANITIZE=fuzzer-no-link,address,undefined; found "
                       "${CMAKE_CXX_COMPILER_ID} and '${KDELTA_SANITIZE}'")
