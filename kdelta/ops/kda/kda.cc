@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kdelta/ops/common/alignment.h"
 #include "kdelta/ops/kda/variants.h"
 
 namespace kdelta {
@@ -79,13 +80,36 @@ Cost kda_cost(const KdaArgs& a) {
           .flops = 7 * T * H * K * V};
 }
 
+namespace {
+
+// Whether 16-byte accesses fit every operand, with offsets of 64 rows in 32 bits.
+bool is_aligned(const KdaArgs& a) {
+  const AnyConstView operands[] = {a.q, a.k, a.v, a.gate, a.out};
+  bool fits = aligned16(a.state) && aligned16(a.dt_bias);
+  for (const AnyConstView& x : operands) fits = fits && aligned16(x) && x.stride[0] < (int64_t{1} << 22);
+  return fits;
+}
+
+}  // namespace
+
 void kda(const Exec& ex, const KdaArgs& a) {
   check(a);
   const bool records = !a.records.null();
-  if (!ex.planning)
+  // On a CUDA device the contents are not the host's to read: kernels skip faulty rows and raise Exec::faults.
+  if (!ex.planning && ex.device.kind == DeviceKind::cpu)
     validate_sequences(a.seq, a.q.dim(0), a.state.dim(0), "kda", records ? SlotColumns::first : SlotColumns::all);
-  const KdaDesc desc{target_of(ex), a.q.dim(0), a.seq.count(), a.q.dim(1),
-                     a.q.dim(2),    a.v.dim(2), a.q.dtype,     records ? a.seq.columns() - 1 : 0};
+  const KdaDesc desc{.target = target_of(ex),
+                     .T = a.q.dim(0),
+                     .N = a.seq.count(),
+                     .H = a.q.dim(1),
+                     .K = a.q.dim(2),
+                     .V = a.v.dim(2),
+                     .activation = a.q.dtype,
+                     .records = records ? a.seq.columns() - 1 : 0,
+                     .n_prefill = a.seq.n_prefill,
+                     .snapshots = a.seq.snapshot.null() ? 0 : a.seq.snapshot.dim(0),
+                     .longest = a.seq.max_len,
+                     .aligned = is_aligned(a)};
   run_op(ex, "kda", kda_variants(), a, desc, kda_cost(a));
 }
 

@@ -12,6 +12,9 @@ struct KdaDesc {
   int64_t T = 0, N = 0, H = 0, K = 0, V = 0;
   DType activation = DType::bf16;
   int64_t records = 0;  // of a slot; 0: drafts have slots
+  // What the CUDA rows ask besides.
+  int64_t n_prefill = 0, snapshots = 0, longest = 0;
+  bool aligned = false;  // every row of every operand begins at 16 bytes, and 64 rows span less than 2 GB
 };
 
 using KdaVariant = Variant<KdaArgs, KdaDesc>;
@@ -21,6 +24,10 @@ std::span<const KdaVariant> kda_variants();
 int64_t kda_scan_scratch(const KdaDesc& d);
 int64_t kda_chunk_scratch(const KdaDesc& d);
 const char* kda_refuse_f32(const KdaDesc& d);
+const char* kda_cuda_refuse(const KdaDesc& d);
+const char* kda_cuda_chunk_refuse(const KdaDesc& d);
+int64_t kda_cuda_chunk_scratch(const KdaDesc& d);
+int64_t kda_cuda_serial_scratch(const KdaDesc& d);
 
 #define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void kda_##name(const Exec&, const KdaArgs&, const KdaDesc&, void*);
