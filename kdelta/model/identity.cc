@@ -52,15 +52,16 @@ void add_config(Digest& d, const ModelConfig& c) {
     d.number(x);
 }
 
-// "model.layers.#.mlp.experts.#.up_proj.weight"
+// A name without its layer and expert numbers: "model.layers.#.block_sparse_moe.experts.#.w2.weight".
 std::string kind_of(std::string_view name) {
   std::string kind;
-  for (const char ch : name) {
-    const bool digit = ch >= '0' && ch <= '9';
-    if (!digit)
-      kind += ch;
-    else if (kind.empty() || kind.back() != '#')
-      kind += '#';
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    const bool number = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    kind += number ? std::string_view("#") : part;
+    kind += '.';
+    begin = end + 1;
   }
   return kind;
 }
@@ -74,7 +75,7 @@ void add_sample(Digest& d, const uint8_t* data, int64_t bytes) {
 }  // namespace
 
 uint64_t model_identity(const ModelConfig& config, const Checkpoint* checkpoint, std::span<const std::string> unused) {
-  constexpr size_t kMost = 32;
+  constexpr size_t kSamples = 4096, kLeast = 32;
   Digest d;
   add_config(d, config);
   if (checkpoint == nullptr) return d.value();
@@ -91,7 +92,7 @@ uint64_t model_identity(const ModelConfig& config, const Checkpoint* checkpoint,
     kinds[kind_of(name)].push_back(&t);
   }
   for (const auto& [kind, members] : kinds) {
-    const size_t count = std::min(members.size(), kMost);
+    const size_t count = std::min(members.size(), std::max(kLeast, kSamples / kinds.size()));
     for (size_t i = 0; i < count; ++i) {
       const TensorInfo& t = *members[i * members.size() / count];
       add_sample(d, checkpoint->data(t), t.bytes);

@@ -13,8 +13,9 @@
 namespace kdelta {
 
 // Of what the config says about the computation, of the names, dtypes and shapes of all tensors that the model uses,
-// and of samples of their contents: 128 bytes of each of up to 32 tensors per kind (names that differ in numbers
-// alone), so that 10^5 experts cost no more than 32. Null: a model of random weights. `unused`: names to leave out.
+// and of samples of their contents: 128 bytes of each tensor, or, of a model with more than 4,096 of them, of as many
+// as that allows in each kind (names that differ in layer and expert numbers alone), at least 32, evenly spread: 10^5
+// experts cost no more than a small model. Null: a model of random weights. `unused`: names to leave out.
 uint64_t model_identity(const ModelConfig& config, const Checkpoint* checkpoint, std::span<const std::string> unused);
 
 }  // namespace kdelta

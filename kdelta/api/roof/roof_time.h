@@ -17,9 +17,9 @@ struct RoofRates {
 // cache's rate.
 RoofRates sample_rates(RoofMeter& meter, int64_t footprint);
 
-// Sums over the ops it sees, each at the rate of its bytes or of its products, whichever takes longer. Costs are what an
-// op must move and compute at least, from sizes that the host knows: where only an upper bound of those is known (experts
-// that are met, contexts of a mixed batch) the time is too long by that.
+// Sums over the ops it sees, each at the rate of its bytes or of its products, whichever takes longer. Costs are what
+// an op must move and compute at least, from sizes that the host knows: where only an upper bound of those is known
+// (experts that are met, contexts of a mixed batch) the time is too long by that.
 class RoofTime final : public OpObserver {
  public:
   explicit RoofTime(const RoofRates& rates) : rates_(rates) {}
