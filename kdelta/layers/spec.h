@@ -38,6 +38,9 @@ struct WeightSpec {
   // conv_taps: all parts may come as one tensor of this name instead, [C, 1, W] or [C, W], or as it is kept, [W, C].
   // Where both come, the one tensor counts.
   std::string merged = {};
+  // A matrix that other matrices are multiplied by, never an activation (kv_b, absorbed into the queries): what a
+  // checkpoint says about the precision of its inputs says nothing about it.
+  bool absorbed = false;
   std::string group = {};  // weights of a layer with the same group are stored in the same precision; "": free
   std::variant<Matrix*, View<const float>*> target;
 };

@@ -1,12 +1,14 @@
-// What config.json says about the precision of weights: the quantization_config of compressed-tensors. It names the
-// schemes a checkpoint may use; which tensor uses which is said by the tensors themselves (".weight_packed" and
-// ".weight_scale" beside or in place of ".weight"), because releases leave tensors unquantised that no "ignore" names.
+// What config.json says about the precision of weights and activations: the quantization_config of compressed-tensors.
+// It names the schemes a checkpoint may use; which tensor uses which is said by the tensors themselves
+// (".weight_packed" and ".weight_scale" beside or in place of ".weight"), because releases leave tensors unquantised
+// that no "ignore" names. "targets" decide only between schemes that differ in nothing but activations.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "kdelta/core/matrix.h"
 #include "kdelta/io/json_reader.h"
 
 namespace kdelta {
@@ -14,11 +16,29 @@ namespace kdelta {
 enum class Precision : uint8_t { floating, mxfp8, mxfp4 };
 const char* to_string(Precision precision);
 
+// "MXFP8 floor", or "" for inputs that are taken as they are.
+std::string to_string(const MxInput& input);
+
+struct QuantizationScheme {
+  std::string group;  // its name in config_groups
+  Precision weights = Precision::floating;
+  // Of activations: input_activations. The scale rule is its observer_kwargs.scale_rule ("floor", "rceil", "even") or
+  // scale_alg (0: floor, 1: rceil); floor when neither is given.
+  MxInput input;
+  std::vector<std::string> targets;  // module names, "re:" and a pattern for their beginning, or "Linear": any
+
+  bool operator==(const QuantizationScheme&) const = default;
+};
+
 struct Quantization {
-  std::vector<Precision> schemes;  // empty: nothing is quantised
+  std::vector<QuantizationScheme> schemes;  // empty: nothing is quantised
 
   bool names(Precision precision) const;
   std::string list() const;  // "MXFP4, MXFP8", or "nothing"
+  // What the matrix `module`, stored in `precision`, takes its inputs in. Throws Error(bad_file) naming the module when
+  // several schemes could be meant and their targets do not tell which.
+  MxInput input_of(const std::string& module, Precision precision) const;
+  bool operator==(const Quantization&) const = default;
 };
 
 // The quantization_config of this object of config.json; none when it has none. Throws Error(bad_file) naming the field

@@ -46,6 +46,156 @@ TEST(Quantization, UnknownSchemesAndMethodsAreRefusedByField) {
   EXPECT_THAT(refusal([] { read("", "gptq"); }), HasSubstr("quant_method: "));
 }
 
+std::string mxfp8_inputs(const std::string& kwargs) {
+  return R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "dynamic": true, "observer_kwargs": )" +
+         kwargs + "}";
+}
+
+// Row 8: the rule by either of its names, floor when nothing is said.
+TEST(Quantization, ActivationsCarryTheirScaleRule) {
+  const auto rule = [](const std::string& kwargs) {
+    const MxInput input = read(R"("a": )" + group(arguments(8), mxfp8_inputs(kwargs)))->schemes.front().input;
+    return to_string(input);
+  };
+  EXPECT_EQ(rule("{}"), "MXFP8 floor");
+  EXPECT_EQ(rule("null"), "MXFP8 floor");
+  EXPECT_EQ(rule(R"({"scale_rule": "floor"})"), "MXFP8 floor");
+  EXPECT_EQ(rule(R"({"scale_rule": "rceil"})"), "MXFP8 rceil");
+  EXPECT_EQ(rule(R"({"scale_rule": "even"})"), "MXFP8 even");
+  EXPECT_EQ(rule(R"({"scale_alg": 0})"), "MXFP8 floor");
+  EXPECT_EQ(rule(R"({"scale_alg": 1})"), "MXFP8 rceil");
+  EXPECT_EQ(rule(R"({"scale_rule": "rceil", "scale_alg": 1})"), "MXFP8 rceil");
+  const auto refusal = [&](const std::string& kwargs) { return test::error_of([&] { rule(kwargs); }); };
+  EXPECT_THAT(refusal(R"({"scale_rule": "ceil"})"),
+              testing::AllOf(HasSubstr("input_activations.observer_kwargs.scale_rule"), HasSubstr("\"rceil\"")));
+  EXPECT_THAT(refusal(R"({"scale_alg": 2})"), HasSubstr("scale_alg"));
+  EXPECT_THAT(refusal(R"({"scale_alg": 0, "scale_rule": "even"})"), HasSubstr("the number of scale_rule"));
+}
+
+// Row 15: weights alone are quantised, so inputs stay as they are.
+TEST(Quantization, WithoutActivationsInputsAreTakenAsTheyAre) {
+  const auto q = read(R"("a": )" + group(arguments(8)));
+  EXPECT_FALSE(q->input_of("model.layers.0.self_attn.q_proj", Precision::mxfp8).quantised());
+  EXPECT_FALSE(q->input_of("model.layers.0.self_attn.q_proj", Precision::mxfp4).quantised());
+  const std::string fixed =
+      R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "dynamic": false})";
+  EXPECT_THAT(test::error_of([&] { read(R"("a": )" + group(arguments(8), fixed)); }),
+              HasSubstr("config_groups.a.input_activations: "));
+}
+
+TEST(Quantization, TargetsDecideBetweenSchemesThatDifferInActivationsOnly) {
+  const auto with = [](const std::string& targets, const std::string& inputs) {
+    return R"({"targets": )" + targets + R"(, "weights": )" + arguments(4) + R"(, "input_activations": )" + inputs +
+           "}";
+  };
+  const auto input = [&](const std::string& groups, const std::string& module) {
+    return to_string(read(groups)->input_of(module, Precision::mxfp4));
+  };
+  const std::string any = R"("a": )" + with(R"(["Linear"])", "null");
+  const std::string q = "model.layers.3.self_attn.q_proj", expert = "model.layers.3.block_sparse_moe.experts.0.w1";
+  const std::string pattern = any + R"(, "b": )" + with(R"(["re:.*self_attn\\.(q|k|v)_proj$"])", mxfp8_inputs("{}"));
+  EXPECT_EQ(input(pattern, q), "MXFP8 floor");
+  EXPECT_EQ(input(pattern, expert), "");
+  // From the beginning of the name, as others read it.
+  EXPECT_EQ(input(any + R"(, "b": )" + with(R"(["re:self_attn"])", mxfp8_inputs("{}")), q), "");
+  EXPECT_EQ(input(any + R"(, "b": )" + with(R"([")" + q + R"("])", mxfp8_inputs("{}")), q), "MXFP8 floor");
+  const std::string twice = any + R"(, "b": )" + with(R"(["Linear"])", mxfp8_inputs("{}"));
+  EXPECT_THAT(test::error_of([&] { input(twice, q); }),
+              testing::AllOf(HasSubstr("config_groups: a, b describe MXFP4 weights"), HasSubstr(q)));
+  EXPECT_EQ(test::error_of([&] { (void)read(twice)->input_of(q, Precision::mxfp8); }), "no error");
+  const std::string broken = any + R"(, "b": )" + with(R"(["re:("])", mxfp8_inputs("{}"));
+  EXPECT_THAT(test::error_of([&] { input(broken, q); }), HasSubstr("pattern \"(\""));
+}
+
+// Row 8: from the description to the matrix, and through an update.
+TEST(Quantization, MatricesTakeWhatTheDescriptionSaysAndKeepItThroughUpdates) {
+  test::SmallLayer layer(2);
+  test::MemoryTensors all = layer.whole();
+  for (const char* name : {"l.q.weight", "l.k.weight", "l.v.weight"}) {
+    all[name] = test::random_bytes(DType::f8_e4m3, {16, 64}, 1, 100);
+    all[name + std::string("_scale")] = test::random_bytes(DType::u8, {16, 2}, 2);
+  }
+  BindOptions options = test::bind_options();
+  options.quantization = read(R"("a": )" + group(arguments(8), mxfp8_inputs(R"({"scale_alg": 1})")));
+  BoundWeights w = BoundWeights::expect(layer.specs(), options);
+  w.allocate();
+  for (int times = 0; times < 2; ++times) {
+    test::put_all(w, all);
+    for (const Matrix* m : {&layer.q, &layer.k, &layer.v}) EXPECT_EQ(to_string(m->input), "MXFP8 rceil");
+    for (const Matrix* m : {&layer.b, &layer.g, &layer.o, &layer.f}) EXPECT_FALSE(m->input.quantised());
+  }
+}
+
+// Merge table, quantisation adaptation: which precisions of {q, k, v} and of {b, g, f_a, f_b} make a layer, and who
+// quantises its input then.
+TEST(Quantization, PackedKdaTakesThesePrecisionsOfItsTwoGroups) {
+  enum class Format { bf16, f32, mxfp8, mxfp4 };
+  const auto store = [](test::MemoryTensors& all, const std::string& name, Format format) {
+    test::MemoryTensor& t = all.at(name);
+    const int64_t rows = t.shape[0], cols = t.shape[1];
+    switch (format) {
+      case Format::bf16:
+        return;
+      case Format::f32:
+        t = test::random_matrix(DType::f32, rows, cols, 3);
+        return;
+      case Format::mxfp8:
+        t = test::random_bytes(DType::f8_e4m3, {rows, cols}, 4, 100);
+        break;
+      case Format::mxfp4:
+        all[name + "_packed"] = test::random_bytes(DType::u8, {rows, cols / 2}, 5, 256);
+        all.erase(name);
+        break;
+    }
+    all[name + "_scale"] = test::random_bytes(DType::u8, {rows, cols / 32}, 6);
+  };
+  struct Row {
+    Format qkv, b, rest;  // b; g, f_a and f_b
+    const char* refused;  // "": a layer
+  };
+  const char *const one_precision = "expected one precision for gates of a layer", *const none = "";
+  for (const Row& row : std::vector<Row>{{Format::bf16, Format::bf16, Format::bf16, none},
+                                         {Format::f32, Format::bf16, Format::bf16, none},
+                                         {Format::mxfp8, Format::bf16, Format::bf16, none},
+                                         {Format::mxfp8, Format::f32, Format::f32, none},
+                                         {Format::mxfp4, Format::bf16, Format::bf16, none},
+                                         {Format::bf16, Format::mxfp8, Format::bf16, one_precision},
+                                         {Format::mxfp8, Format::mxfp8, Format::bf16, one_precision}})
+    for (const bool inputs : {false, true}) {
+      test::SmallLayer layer(4);
+      test::MemoryTensors all = layer.whole();
+      for (const char* name : {"l.q.weight", "l.k.weight", "l.v.weight"}) store(all, name, row.qkv);
+      store(all, "l.b.weight", row.b);
+      for (const char* name : {"l.g.weight", "l.f_a.weight", "l.f_b.weight"}) store(all, name, row.rest);
+      const std::string given = inputs ? mxfp8_inputs(R"({"scale_rule": "even"})") : "null";
+      BindOptions options = test::bind_options();
+      options.quantization = read(R"("a": )" + group(arguments(8), given) + R"(, "b": )" + group(arguments(4), given));
+      BoundWeights w = BoundWeights::expect(layer.specs(), options);
+      w.allocate();
+      const std::string message = test::error_of([&] { test::put_all(w, all); });
+      if (row.refused != none) {
+        EXPECT_THAT(message, HasSubstr(row.refused));
+        continue;
+      }
+      ASSERT_EQ(message, "no error");
+      w.finalize();
+      const bool quantised = inputs && (row.qkv == Format::mxfp8 || row.qkv == Format::mxfp4);
+      for (const Matrix* m : {&layer.q, &layer.k, &layer.v})
+        EXPECT_EQ(to_string(m->input), quantised ? "MXFP8 even" : "");
+      for (const Matrix* m : {&layer.b, &layer.g, &layer.f}) EXPECT_FALSE(m->input.quantised());
+    }
+}
+
+TEST(Quantization, TwoFormsOfOneWeightAreRefusedByName) {
+  test::SmallLayer layer(2);
+  test::MemoryTensors all = layer.whole();
+  all["l.o.weight_packed"] = test::random_bytes(DType::u8, {64, 8}, 1);
+  all["l.o.weight_scale"] = test::random_bytes(DType::u8, {64, 1}, 2);
+  BoundWeights w = BoundWeights::expect(layer.specs(), test::bind_options());
+  EXPECT_EQ(test::error_of([&] { test::put_all(w, all); }),
+            "put: both l.o.weight and l.o.weight_packed, expected one form of a weight");
+}
+
 // A checkpoint of one scheme whose tensors are of another, or that says nothing.
 TEST(Quantization, TensorsOfASchemeThatIsNotNamedAreRefused) {
   test::SmallLayer layer(2);
@@ -56,7 +206,8 @@ TEST(Quantization, TensorsOfASchemeThatIsNotNamedAreRefused) {
   }
   const auto refusal = [&](std::vector<Precision> schemes) {
     BindOptions options = test::bind_options();
-    options.quantization = Quantization{std::move(schemes)};
+    options.quantization.emplace();
+    for (Precision p : schemes) options.quantization->schemes.push_back({.group = "g", .weights = p});
     BoundWeights w = BoundWeights::expect(layer.specs(), options);
     w.allocate();
     return test::error_of([&] { test::put_all(w, all); });

@@ -56,10 +56,14 @@ StoredTensor WeightReader::need(const std::string& name) const {
 }
 
 void WeightReader::codes_missing(const std::string& base) const {
-  // MXFP8 codes have the plain name and scales too.
-  const bool fp8 = described_ != nullptr && described_->names(Precision::mxfp8) && !described_->names(Precision::mxfp4);
-  const bool packed = source_.find(base + "_scale") && !fp8;
-  fail(ErrorCode::bad_file, source_.origin(), ": tensor ", base, packed ? "_packed" : "", ": missing");
+  const bool scaled = source_.find(base + "_scale").has_value();
+  // MXFP8 codes have the plain name and scales too; where both formats are described, either could be what is lost.
+  const auto may_be = [&](Precision p) { return described_ == nullptr || described_->names(p); };
+  const bool fp8 = scaled && may_be(Precision::mxfp8), fp4 = scaled && may_be(Precision::mxfp4);
+  if (fp8 && fp4)
+    fail(ErrorCode::bad_file, source_.origin(), ": tensor ", base, ": missing, tensor ", base,
+         "_packed: missing, expected one of them beside ", base, "_scale");
+  fail(ErrorCode::bad_file, source_.origin(), ": tensor ", base, fp4 ? "_packed" : "", ": missing");
 }
 
 std::string WeightReader::merged_name(const PlacedSpec& placed) {
@@ -87,6 +91,8 @@ void WeightReader::require(const PlacedSpec& placed) const {
     const std::string base = base_name(placed, i);
     const auto codes = find_codes(source_, base);
     if (!codes) codes_missing(base);
+    if (codes->info->name != base && source_.find(base))
+      refuse(*codes, str("stored beside ", base, ", expected one form of a weight"));
     if (has_scales(base, *codes->info)) (void)need(base + "_scale");
   }
 }
@@ -150,11 +156,13 @@ Matrix WeightReader::matrix(const PlacedSpec& placed, size_t i) const {
   const auto found = find_codes(source_, base);
   const StoredTensor t = found ? *found : need(base);
   const DType dtype = t.info->dtype;
-  if (t.info->name != base) {
-    if (dtype != DType::u8) refuse(t, str("dtype ", dtype_name(dtype), ", expected U8"));
-    return mx_matrix(t, base + "_scale", DType::f4_e2m1, spec);
+  if (t.info->name != base && dtype != DType::u8) refuse(t, str("dtype ", dtype_name(dtype), ", expected U8"));
+  if (has_scales(base, *t.info)) {
+    Matrix m = mx_matrix(t, base + "_scale", t.info->name != base ? DType::f4_e2m1 : dtype, spec);
+    if (described_ != nullptr && !spec.absorbed)
+      m.input = described_->input_of(placed.prefix + placed.spec.names[i], precision(placed, i));
+    return m;
   }
-  if (is_mx(dtype)) return mx_matrix(t, base + "_scale", dtype, spec);
   if (dtype != DType::bf16 && dtype != DType::f32) {
     (void)expect_whole_or_part(t, {spec.shape[0], spec.shape[1]}, spec.shard);
     refuse(t, str("dtype ", dtype_name(dtype), ", accepted for a matrix: BF16, F32, F8_E4M3, F8_E5M2, packed U8"));

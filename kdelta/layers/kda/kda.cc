@@ -5,20 +5,35 @@
 #include "kdelta/ops/gated_norm/gated_norm.h"
 #include "kdelta/ops/kda/kda.h"
 #include "kdelta/ops/linear/linear.h"
+#include "kdelta/ops/mx_quant/mx_quant.h"
 #include "kdelta/ops/short_conv/short_conv.h"
 
 namespace kdelta {
 
 namespace {
 
+bool alike(const Matrix& a, const Matrix& b) {
+  return a.dtype == b.dtype && a.input == b.input;
+}
+
 // Projections of x in as few calls as there are stored formats. One format (layout A): one call for [q | k | v | g | f
 // | b]. q, k and v quantised apart from the rest (layout B): [q | k | v], then [g | f | b]. Every part is read where it
-// lies and padded to whole panels of 16 rows by the op, so no part is ever packed or copied.
+// lies and padded to whole panels of 16 rows by the op, so no part is ever packed or copied. Where the parts take MXFP8
+// inputs (W8A8), x is quantised once for all of them, by their rule; other formats leave x to the product as it is.
 void project_runs(const Exec& ex, const AnyConstView& x, std::span<const LinearPart> parts) {
   for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
-    while (end < parts.size() && parts[end].w.dtype == parts[begin].w.dtype) ++end;
-    linear(ex,
-           {.x = x, .w = parts[begin].w, .out = parts[begin].out, .more = parts.subspan(begin + 1, end - begin - 1)});
+    while (end < parts.size() && alike(parts[end].w, parts[begin].w)) ++end;
+    Arena::Scope scope(*ex.scratch);
+    LinearArgs args{
+        .x = x, .w = parts[begin].w, .out = parts[begin].out, .more = parts.subspan(begin + 1, end - begin - 1)};
+    if (const MxInput& input = args.w.input; input.quantised()) {
+      const View<uint8_t> codes = ex.scratch->take<uint8_t>(x.shape),
+                          scale = ex.scratch->take<uint8_t>({x.dim(0), mx_scale_bytes(x.dim(1))});
+      mx_quantize(ex, {.format = input.format, .rule = input.rule, .x = x, .codes = codes, .scale = scale});
+      args.x = AnyConstView(codes.data, input.format, x.shape);
+      args.x_scale = scale;
+    }
+    linear(ex, args);
   }
 }
 
@@ -109,12 +124,18 @@ void KdaLayer::replay(const Exec& ex, const View<const int32_t>& slot, const Vie
     kda_replay(ex, {.state = state[0], .records = state[2].as<float>(), .slot = slot, .accepted = accepted});
 }
 
+// f_a(x) is an input of f_b like any other. F x goes straight into the recurrence, in fp32: F is rounded once, so with
+// no rounding behind it a composed gate is nearer to f_b f_a x than the two steps are, on any model.
+DType KdaLayer::decay_dtype(const AnyConstView& x) const {
+  return c_.gate_form == KdaGateForm::composed ? DType::f32 : x.dtype;
+}
+
 KdaLayer::Inputs KdaLayer::project(const Exec& ex, const AnyConstView& x) const {
   const int64_t T = x.dim(0), P = c_.heads * c_.head_dim;
   const auto take = [&](int64_t width) { return ex.scratch->take(x.dtype, {T, width}); };
   const Inputs in{.qkv = take(3 * P),
                   .gate = take(g_.rows),
-                  .decay = take(f_.rows),
+                  .decay = ex.scratch->take(decay_dtype(x), {T, f_.rows}),
                   .beta = ex.scratch->take<float>({T, c_.heads})};
   const LinearPart parts[] = {{q_, in.qkv.columns(0, P)},
                               {k_, in.qkv.columns(P, P)},

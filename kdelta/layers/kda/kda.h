@@ -37,6 +37,7 @@ class KdaLayer final : public Mixer {
     AnyView qkv, gate, decay;  // gate and decay: the values themselves, or the low-rank inputs of g_b and f_b
     View<float> beta;
   };
+  DType decay_dtype(const AnyConstView& x) const;
   Inputs project(const Exec& ex, const AnyConstView& x) const;
   AnyView expand(const Exec& ex, const AnyView& low, const Matrix& w) const;
 

@@ -35,12 +35,13 @@ class OpNames final : public OpObserver {
 // A layer with random weights of the formats its layout asks for.
 class TestLayer {
  public:
-  TestLayer(KdaLayerConfig config, DType qkv, DType gates) : c_(config), layer(config) {
+  TestLayer(KdaLayerConfig config, DType qkv, DType gates, MxInput input = {}) : c_(config), layer(config) {
     for (WeightSpec& spec : layer.weights()) {
       const std::string& name = spec.names.front();
       const bool is_qkv = name == "q_proj" || name == "k_proj" || name == "v_proj";
       if (Matrix** m = std::get_if<Matrix*>(&spec.target)) {
         **m = random_matrix(is_qkv ? qkv : gates, spec.shape[0], spec.shape[1]);
+        if (is_qkv) (*m)->input = input;
         matrices[spec.kind == WeightKind::product ? "F" : name] = *m;
       } else {
         View<const float>& v = *std::get<View<const float>*>(spec.target);
@@ -143,7 +144,7 @@ void run_plainly(const Exec& ex, TestStep<T>& s, const TestLayer& l, const KdaLa
   };
   Guarded<T> qkv({kTokens, 3 * kWidth}), mixed({kTokens, 3 * kWidth}), decay({kTokens, kWidth}),
       gate({kTokens, kWidth}), core({kTokens, kWidth});
-  Guarded<float> beta({kTokens, kHeads});
+  Guarded<float> beta({kTokens, kHeads}), composed({kTokens, kWidth});
   for (int i = 0; i < 3; ++i)
     project(s.x.view(), std::string(1, "qkv"[i]) + "_proj", AnyView(qkv.view()).columns(i * kWidth, kWidth));
   short_conv(ex, {.x = qkv.view(),
@@ -152,7 +153,7 @@ void run_plainly(const Exec& ex, TestStep<T>& s, const TestLayer& l, const KdaLa
                   .state = s.window.view(),
                   .out = mixed.view()});
   if (c.gate_form == KdaGateForm::composed)
-    project(s.x.view(), "F", decay.view());
+    project(s.x.view(), "F", composed.view());
   else
     pair("f_a_proj", "f_b_proj", decay.view());
   if (c.full_rank_gate)
@@ -167,7 +168,7 @@ void run_plainly(const Exec& ex, TestStep<T>& s, const TestLayer& l, const KdaLa
   kda(ex, {.q = heads(mixed.view(), 0),
            .k = heads(mixed.view(), kWidth),
            .v = heads(mixed.view(), 2 * kWidth),
-           .gate = heads(decay.view(), 0),
+           .gate = heads(c.gate_form == KdaGateForm::composed ? AnyView(composed.view()) : AnyView(decay.view()), 0),
            .beta = beta.view(),
            .a_log = l.vectors.at("A_log"),
            .dt_bias = View<const float>(l.vectors.at("dt_bias").data, {kHeads, kDim}),
@@ -193,6 +194,7 @@ struct Layout {
   KdaGateForm form;
   bool full_rank;
   std::vector<std::string> ops;  // of one step
+  MxInput input = {};            // of q, k and v
 
   KdaLayerConfig config() const {
     return {.hidden = kHidden,
@@ -212,7 +214,8 @@ void PrintTo(const Layout& layout, std::ostream* out) {
   *out << layout.name;
 }
 
-// Rows 3, 10, 34 and 52. One linear per stored format, then those that need a result of it: f_b, g_b, o.
+// Rows 3, 10, 15, 34 and 52. One linear per stored format, then those that need a result of it: f_b, g_b, o. Where q, k
+// and v take MXFP8 inputs, x is quantised once, in front of their one product; in every other format nobody quantises.
 const std::vector<Layout>& layouts() {
   constexpr auto kFactored = KdaGateForm::factored, kComposed = KdaGateForm::composed;
   static const std::vector<Layout> all = {
@@ -232,6 +235,24 @@ const std::vector<Layout>& layouts() {
        kComposed,
        true,
        {"linear", "linear", "short_conv", "kda", "gated_norm", "linear"}},
+      {"w8a8_factored",
+       DType::f8_e4m3,
+       kFactored,
+       true,
+       {"mx_quantize", "linear", "linear", "short_conv", "linear", "kda", "gated_norm", "linear"},
+       {DType::f8_e4m3, MxScaleRule::rceil}},
+      {"w8a8_composed",
+       DType::f8_e4m3,
+       kComposed,
+       true,
+       {"mx_quantize", "linear", "linear", "short_conv", "kda", "gated_norm", "linear"},
+       {DType::f8_e4m3, MxScaleRule::even}},
+      {"w4a8_composed_low_rank",
+       DType::f4_e2m1,
+       kComposed,
+       false,
+       {"mx_quantize", "linear", "linear", "short_conv", "kda", "linear", "gated_norm", "linear"},
+       {DType::f8_e4m3, MxScaleRule::floor}},
       {"mxfp4_composed",
        DType::f4_e2m1,
        kComposed,
@@ -256,7 +277,7 @@ INSTANTIATE_TEST_SUITE_P(All, KdaLayerLayout, testing::ValuesIn(layouts()),
 
 // Between the projections and the convolution there is no op at all: q | k | v are never split, joined or copied.
 TEST_P(KdaLayerLayout, RunsOneLinearPerStoredFormatAndNothingThatCopies) {
-  TestLayer l(GetParam().config(), GetParam().qkv, DType::bf16);
+  TestLayer l(GetParam().config(), GetParam().qkv, DType::bf16, GetParam().input);
   TestExec test;
   OpNames ops;
   Exec ex = test.exec();
@@ -269,7 +290,7 @@ TEST_P(KdaLayerLayout, RunsOneLinearPerStoredFormatAndNothingThatCopies) {
 template <class T>
 void expect_equal_to_plain(const Layout& layout) {
   const KdaLayerConfig c = layout.config();
-  TestLayer l(c, layout.qkv, DType::bf16);
+  TestLayer l(c, layout.qkv, DType::bf16, layout.input);
   TestExec ex;
   TestStep<T> merged, plain;
   merged.run(ex, l.layer);
@@ -286,11 +307,54 @@ TEST_P(KdaLayerLayout, HasTheBitsOfACallForEveryMatrix) {
   expect_equal_to_plain<float>(GetParam());
 }
 
+// Row 12. What a layer asks for and keeps is the same in every layout; only what is stored differs.
+TEST(KdaLayerInterface, IsTheSameForEveryLayout) {
+  for (const KdaGateForm form : {KdaGateForm::factored, KdaGateForm::composed}) {
+    std::vector<std::vector<std::string>> asked;
+    for (const Layout& layout : layouts()) {
+      if (layout.form != form || !layout.full_rank) continue;
+      TestLayer l(layout.config(), layout.qkv, DType::bf16, layout.input);
+      std::vector<std::string> all;
+      for (const WeightSpec& w : l.layer.weights())
+        all.push_back(str(w.names.front(), w.suffix, " ", to_string(w.shape), " ", w.group));
+      for (const StateSpec& s : l.layer.states({})) all.push_back(str(s.name, " ", to_string(s.shape)));
+      asked.push_back(all);
+    }
+    ASSERT_GE(asked.size(), 3u);
+    for (const auto& all : asked) EXPECT_EQ(all, asked.front());
+  }
+}
+
+// Row 8. The layer quantises x itself; every product here quantises its own. The rule is one of the description, so
+// another one gives another answer: of the largest elements, 3.95 = 1.975 * 2 is 3.5 by floor and else 4, 3.8 is 3.75
+// by rceil and else 3.5.
+TEST(KdaLayerInputs, AreQuantisedByTheRuleThatTheUnsplitProductUses) {
+  Layout layout = layouts()[0];
+  layout.qkv = DType::f8_e4m3;
+  std::vector<std::vector<double>> answers;
+  for (DType format : {DType::f8_e4m3, DType::f8_e5m2})
+    for (MxScaleRule rule : {MxScaleRule::floor, MxScaleRule::rceil, MxScaleRule::even}) {
+      layout.input = {format, rule};
+      expect_equal_to_plain<bf16>(layout);
+      expect_equal_to_plain<float>(layout);
+      if (format != DType::f8_e4m3) continue;
+      TestLayer l(layout.config(), layout.qkv, DType::bf16, layout.input);
+      TestExec ex;
+      TestStep<float> step;
+      step.x[0] = 3.95f;
+      step.x[kHidden] = 3.8f;
+      step.run(ex, l.layer);
+      answers.push_back(test::doubles(step.out));
+    }
+  for (size_t i = 0; i < answers.size(); ++i)
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(answers[i], answers[j]) << i << " and " << j;
+}
+
 // Row 7. b_proj reads the first input alone, which is 1, so beta is what its first column says.
 TEST_P(KdaLayerLayout, TakesTheSigmoidOfBetaOnceHoweverLargeItIs) {
   KdaLayerConfig c = GetParam().config();
   for (float raw : {20.0f, -20.0f, 100.0f, -100.0f, 0.5f}) {
-    TestLayer l(c, GetParam().qkv, DType::f32);
+    TestLayer l(c, GetParam().qkv, DType::f32, GetParam().input);
     Matrix& b = l.matrix("b_proj");
     for (int64_t h = 0; h < kHeads; ++h)
       for (int64_t i = 0; i < kHidden; ++i) l.memory(b)[h * kHidden + i] = i == 0 ? raw : 0.0f;

@@ -14,7 +14,10 @@ std::vector<WeightSpec> MlaLayer::weights() {
   std::vector<WeightSpec> w = {
       {.names = {"kv_a_proj_with_mqa"}, .shape = {c_.latent + c_.rope, D}, .target = &kv_a_},
       {.names = {"kv_a_layernorm"}, .kind = WeightKind::vector, .shape = {c_.latent}, .target = &kv_norm_},
-      {.names = {"kv_b_proj"}, .shape = {c_.heads * (c_.nope + c_.value), c_.latent}, .target = &kv_b_},
+      {.names = {"kv_b_proj"},
+       .shape = {c_.heads * (c_.nope + c_.value), c_.latent},
+       .absorbed = true,
+       .target = &kv_b_},
       {.names = {"o_proj"}, .shape = {D, V}, .target = &o_},
   };
   if (c_.query_rank > 0) {

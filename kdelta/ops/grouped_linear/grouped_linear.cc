@@ -5,6 +5,7 @@
 
 #include "kdelta/ops/common/cpu/amx_sizes.h"
 #include "kdelta/ops/common/cpu/pack_sizes.h"
+#include "kdelta/ops/common/mx_input.h"
 #include "kdelta/ops/grouped_linear/cpu_kernel.h"
 #include "kdelta/ops/grouped_linear/packed_plan.h"
 #include "kdelta/ops/grouped_linear/variants.h"
@@ -26,6 +27,7 @@ void check_experts(const GroupedLinearArgs& a, int64_t K) {
     std::snprintf(name, sizeof(name), "grouped_linear: w[%zu]", e);
     expect_matrix(a.w[e], a.w[0].rows, K, name);
     expect_dtype(a.w[e].dtype, {a.w[0].dtype}, name);
+    if (!(a.w[e].input == a.w[0].input)) fail(ErrorCode::invalid_argument, name, ": takes other inputs than w[0]");
   }
 }
 
@@ -38,6 +40,7 @@ void check(const GroupedLinearArgs& a) {
   if (K == 0) fail(ErrorCode::invalid_argument, "grouped_linear: x: width 0");
   check_experts(a, K);
   expect_activation(a.x, {a.row.null() ? P : R, K}, "grouped_linear: x");
+  expect_input(a.x, a.w[0].input, "grouped_linear");
   expect_activation(a.out, {P, a.w[0].rows}, "grouped_linear: out");
   if (!a.row.null()) expect_view(a.row, {P}, "grouped_linear: row");
   expect_view(a.expert_begin, {static_cast<int64_t>(a.w.size()) + 1}, "grouped_linear: expert_begin");
@@ -110,7 +113,14 @@ void grouped_linear(const Exec& ex, const GroupedLinearArgs& args) {
     check_contents(args);
     zero_rest(args);
   }
-  run_op(ex, "grouped_linear", grouped_linear_variants(), args, desc, grouped_linear_cost(args));
+  Arena::Scope scope(*ex.scratch);
+  GroupedLinearArgs product = args;
+  if (w.input.quantised()) {
+    const AnyView values = ex.scratch->take(args.x.dtype, args.x.shape);
+    mx_input_values(ex, args.x, {}, w.input, values);
+    product.x = values;
+  }
+  run_op(ex, "grouped_linear", grouped_linear_variants(), product, desc, grouped_linear_cost(args));
 }
 
 }  // namespace kdelta

@@ -1,7 +1,8 @@
 // One projection per expert over the token rows routed to it:
 //   out[p, n] = sum_k x[row[p], k] * w[e][n, k]   for p in [expert_begin[e], expert_begin[e+1])
 // Letters: P routed (token, choice) pairs sorted by expert, E experts, K inputs, N outputs. Numerics and exactness as
-// in linear.h: the bits of a pair's output do not depend on which other pairs share its expert.
+// in linear.h: the bits of a pair's output do not depend on which other pairs share its expert. Experts that take MXFP8
+// inputs (Matrix::input) get every row of x quantised by their rule, once.
 #pragma once
 
 #include <span>
@@ -15,7 +16,7 @@ struct GroupedLinearArgs {
   AnyConstView x;                    // [R, K] f32 or bf16, row stride free
   View<const int32_t> row;           // [P] row of x per pair, or null: row p (then R = P)
   View<const int32_t> expert_begin;  // [E+1] ascending, [0] = 0, [E] <= P; pairs past [E] get zeros
-  std::span<const Matrix> w;         // E matrices [N, K] of one dtype, host array
+  std::span<const Matrix> w;         // E matrices [N, K] of one dtype, taking the same inputs; host array
   AnyView out;                       // [P, N] f32 or bf16, row stride free; may not overlap x
 };
 

@@ -69,9 +69,10 @@ struct Case {
 // Every pair against linear() of its own row with its expert's matrix: same kernel, same bits.
 template <class In>
 void expect_equal_to_linear(const std::string& variant, DType wtype, const std::vector<int32_t>& counts, int64_t N,
-                            int64_t K) {
+                            int64_t K, const MxInput& input = {}) {
   SCOPED_TRACE(str(dtype_name(wtype), " E ", counts.size(), " N ", N, " K ", K));
   Case<In> c(wtype, counts, N, K, 2);
+  for (Matrix& w : c.w) w.input = input;
   Guarded<In> alone({1, N});
   for (int threads : {1, 2, 3}) {
     TestExec ex(threads);
@@ -99,6 +100,16 @@ TEST_P(GroupedLinear, EveryPairHasTheBitsOfLinearWhateverItsCompany) {
       }
   }
   if (serves(DType::bf16, DType::bf16)) expect_equal_to_linear<bf16>(GetParam(), DType::bf16, {3, 0, 14}, 129, 65);
+}
+
+// Rows that nobody routes to are NaN here, and stay so.
+TEST_P(GroupedLinear, InputsThatExpertsTakeQuantisedHaveTheBitsOfLinearToo) {
+  for (DType w : {DType::f8_e4m3, DType::f4_e2m1})
+    for (MxScaleRule rule : {MxScaleRule::floor, MxScaleRule::rceil}) {
+      const MxInput input{DType::f8_e4m3, rule};
+      if (serves(DType::f32, w)) expect_equal_to_linear<float>(GetParam(), w, {0, 1, 17, 2}, 35, 96, input);
+      if (serves(DType::bf16, w)) expect_equal_to_linear<bf16>(GetParam(), w, {0, 1, 17, 2}, 35, 96, input);
+    }
 }
 
 TEST_P(GroupedLinear, WithoutRowsPairPUsesTokenP) {

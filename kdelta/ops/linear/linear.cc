@@ -4,6 +4,7 @@
 #include "kdelta/ops/common/cpu/dot.h"
 #include "kdelta/ops/common/cpu/pack_sizes.h"
 #include "kdelta/ops/common/cpu/packed.h"
+#include "kdelta/ops/common/mx_input.h"
 #include "kdelta/ops/linear/variants.h"
 
 namespace kdelta {
@@ -21,7 +22,23 @@ void check_part(const LinearArgs& a, const LinearPart& p) {
   if (p.w.dtype != a.w.dtype)
     fail(ErrorCode::invalid_argument, "linear: more: w: dtype ", dtype_name(p.w.dtype), ", the first part has ",
          dtype_name(a.w.dtype));
+  if (!(p.w.input == a.w.input))
+    fail(ErrorCode::invalid_argument, "linear: more: w: takes other inputs than the first part");
   expect_activation(p.out, {T, p.w.rows}, "linear: more: out");
+}
+
+bool is_codes(const AnyConstView& x) {
+  return x.dtype == DType::f8_e4m3 || x.dtype == DType::f8_e5m2;
+}
+
+void check_input(const LinearArgs& a) {
+  if (is_codes(a.x))
+    expect_mx_codes(a.x, a.x_scale, "linear");
+  else
+    expect_activation(a.x, a.x.shape, "linear: x");
+  if (!is_codes(a.x) && a.x_scale.data != nullptr)
+    fail(ErrorCode::invalid_argument, "linear: x_scale: given, but x is ", dtype_name(a.x.dtype), ", expected codes");
+  expect_input(a.x, a.w.input, "linear");
 }
 
 void check(const LinearArgs& a) {
@@ -29,7 +46,7 @@ void check(const LinearArgs& a) {
     fail(ErrorCode::invalid_argument, "linear: x: shape ", to_string(a.x.shape), ", expected [T, K]");
   const int64_t T = a.x.dim(0), K = a.x.dim(1), N = a.w.rows;
   if (K == 0) fail(ErrorCode::invalid_argument, "linear: x: width 0");
-  expect_activation(a.x, {T, K}, "linear: x");
+  check_input(a);
   expect_matrix(a.w, N, K, "linear: w");
   expect_activation(a.out, {T, N}, "linear: out");
   if (a.more.size() >= static_cast<size_t>(kMaxLinearParts))
@@ -64,7 +81,8 @@ int64_t linear_tile_scratch(const LinearDesc& d) {
 
 Cost linear_cost(const LinearArgs& a) {
   const auto T = static_cast<double>(a.x.dim(0)), K = static_cast<double>(a.w.cols);
-  Cost cost{.bytes = T * K * static_cast<double>(dtype_bytes(a.x.dtype)), .flops = 0};
+  const double scales = is_codes(a.x) ? T * K / kMxBlock : 0;
+  Cost cost{.bytes = T * K * static_cast<double>(dtype_bytes(a.x.dtype)) + scales, .flops = 0};
   const auto add = [&](const Matrix& w, int64_t out_bytes) {
     const auto N = static_cast<double>(w.rows);
     cost.bytes += static_cast<double>(w.bytes()) + T * N * static_cast<double>(out_bytes);
@@ -77,10 +95,17 @@ Cost linear_cost(const LinearArgs& a) {
 
 void linear(const Exec& ex, const LinearArgs& args) {
   check(args);
+  Arena::Scope scope(*ex.scratch);
+  LinearArgs product = args;
+  if (is_mx_input(args.x, args.w.input)) {
+    const AnyView values = ex.scratch->take(is_codes(args.x) ? args.out.dtype : args.x.dtype, args.x.shape);
+    mx_input_values(ex, args.x, args.x_scale, args.w.input, values);
+    product.x = values;
+  }
   int64_t rows = args.w.rows;
   for (const LinearPart& p : args.more) rows += p.w.rows;
-  const LinearDesc desc{target_of(ex), args.x.dtype, args.w.dtype, args.out.dtype, args.x.dim(0), args.w.cols, rows};
-  run_op(ex, "linear", linear_variants(), args, desc, linear_cost(args));
+  const LinearDesc desc{target_of(ex), product.x.dtype, args.w.dtype, args.out.dtype, args.x.dim(0), args.w.cols, rows};
+  run_op(ex, "linear", linear_variants(), product, desc, linear_cost(args));
 }
 
 }  // namespace kdelta

@@ -7,6 +7,11 @@
 // Projections of the same x can be one call: weights that lie apart in the file are the rows of one matrix here, each
 // part with an output of its own. The team meets once for all of them and x is packed once; bits are those of a call
 // per part.
+//
+// Quantised inputs (W8A8, W4A8): x may be MXFP8 codes with their scales, as kdelta/ops/mx_quant/mx_quant.h makes them.
+// Where w says that it takes MXFP8 inputs (Matrix::input) and x is f32 or bf16, x is quantised by w's rule here; bits
+// are those of codes made beforehand. Either way the values of the codes are multiplied, in the order of every other x:
+// as f32 when x is, as bf16 when it is; of codes, as `out` is. Values below 2^-126 may count as zero when bf16.
 #pragma once
 
 #include <span>
@@ -19,16 +24,17 @@ namespace kdelta {
 inline constexpr int kMaxLinearParts = 8;
 
 struct LinearPart {
-  Matrix w;     // [N', K] in the dtype of the first part's
+  Matrix w;     // [N', K] in the dtype of the first part's, taking the same inputs
   AnyView out;  // [T, N'] f32 or bf16, row stride free
 };
 
 struct LinearArgs {
-  AnyConstView x;       // [T, K] f32 or bf16, row stride free
+  AnyConstView x;       // [T, K] f32 or bf16, or f8_e4m3 or f8_e5m2 with x_scale (K a multiple of 32); row stride free
   Matrix w;             // [N, K] f32, bf16, MXFP8 or MXFP4 (K a multiple of 32 for the MX formats)
   AnyConstView addend;  // null, or [T, N] in out's dtype, row stride free; may be out itself
   AnyView out;  // [T, N] f32 or bf16, row stride free (a column range of a wider buffer is fine); may not overlap x
   std::span<const LinearPart> more = {};  // further parts, fewer than kMaxLinearParts; outputs may not overlap
+  View<const uint8_t> x_scale = {};       // [T, K/32] or that rounded up to an even number; null unless x is codes
 };
 
 Cost linear_cost(const LinearArgs& args);

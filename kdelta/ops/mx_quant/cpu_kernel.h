@@ -1,32 +1,12 @@
-// The vector kernels of mx_quantize and mx_dequantize over any V of simd.h: rows in tiles of whole pairs of blocks, so
-// that a wide single row (decode) still feeds every thread.
+// The vector kernels of mx_quantize and mx_dequantize over any V of simd.h.
 #pragma once
 
-#include <algorithm>
-
-#include "kdelta/ops/common/cpu/dequantize.h"
-#include "kdelta/ops/common/cpu/parallel.h"
+#include "kdelta/ops/common/cpu/mx_block.h"
 #include "kdelta/ops/common/cpu/situ.h"
 #include "kdelta/ops/common/dispatch.h"
-#include "kdelta/ops/mx_quant/cpu_block.h"
 #include "kdelta/ops/mx_quant/variants.h"
 
 namespace kdelta {
-
-// 8192 columns are 24 KB of traffic in bf16: long enough to hide the hand-out.
-inline constexpr int64_t kMxTile = 8192;
-
-// f(row, first column, columns) over the rows in tiles.
-template <class F>
-void for_mx_tiles(const Exec& ex, int64_t rows, int64_t N, const F& f) {
-  const int64_t tiles = (N + kMxTile - 1) / kMxTile;
-  parallel_for(ex, rows * tiles, kMxTile / std::clamp<int64_t>(N, 1, kMxTile), [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      const int64_t c = p % tiles * kMxTile;
-      f(p / tiles, c, std::min(kMxTile, N - c));
-    }
-  });
-}
 
 // Columns that are activated before they are quantised: enough that their arithmetic overlaps, few enough to stay in
 // L1.
@@ -119,16 +99,7 @@ template <class V>
 KDELTA_INLINE void dequantise_block(const MxDequantizeArgs& a, int64_t t, int64_t c, float* out) {
   const float scale = scale_value(*a.scale.at(t, c / kMxBlock));
   if (a.format == DType::f4_e2m1) return fp4_block<V>(a.codes.at(t, c / 2), scale, out);
-  const uint8_t* codes = a.codes.at(t, c);
-  if constexpr (V::kLanes == 4) {  // four lanes of arithmetic are slower than a table
-    const float* values = a.format == DType::f8_e4m3 ? kE4m3Values.data() : kE5m2Values.data();
-    for (int i = 0; i < kMxBlock; ++i) out[i] = values[codes[i]];
-    return scale_block<V>(out, scale);
-  }
-  const V s = V::set1(scale);
-  for (int i = 0; i < kMxBlock; i += V::kLanes)
-    ((a.format == DType::f8_e4m3 ? fp8_values_of<V, MxE4m3>(codes + i) : fp8_values_of<V, MxE5m2>(codes + i)) * s)
-        .store(out + i);
+  fp8_block<V>(a.format, a.codes.at(t, c), scale, out);
 }
 
 // The same for n < 32 columns, one by one: nothing behind them is read.

@@ -16,10 +16,10 @@
 #pragma once
 
 #include "kdelta/core/exec.h"
+#include "kdelta/core/matrix.h"
 
 namespace kdelta {
 
-enum class MxScaleRule : uint8_t { floor, rceil, even };
 // The rule that checkpoints and operator interfaces number as `scale_alg`. Throws Error(invalid_argument) but for 0, 1.
 MxScaleRule scale_rule_of(int64_t scale_alg);
 

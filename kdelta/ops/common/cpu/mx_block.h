@@ -1,12 +1,14 @@
-// Blocks of 32 floats to MX codes, over any V of simd.h: integer arithmetic on the bits of floats, exact, so every
-// instruction set gives the same codes.
+// Blocks of 32 floats to MX codes and back, over any V of simd.h: integer arithmetic on the bits of floats, exact, so
+// every instruction set gives the same codes.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "kdelta/core/matrix.h"
+#include "kdelta/ops/common/cpu/dequantize.h"
 #include "kdelta/ops/common/cpu/int_lanes.h"
-#include "kdelta/ops/mx_quant/mx_quant.h"
+#include "kdelta/ops/common/cpu/parallel.h"
 
 namespace kdelta {
 
@@ -107,6 +109,36 @@ KDELTA_INLINE V fp8_values_of(const uint8_t* codes) {
   if constexpr (kHasInfinity) bits = a == 0x7c ? a * 0 + 0x7f800000 : a > 0x7c ? nan : bits;
   if constexpr (!kHasInfinity) bits = a == 0x7f ? nan : bits;
   return V{reinterpret_cast<typename M::Floats>(bits | ((c & 0x80) << 24))};
+}
+
+// The values of one block of FP8 codes.
+template <class V>
+KDELTA_INLINE void fp8_block(DType format, const uint8_t* codes, float scale, float* out) {
+  if constexpr (V::kLanes == 4) {  // four lanes of arithmetic are slower than a table
+    const float* values = format == DType::f8_e4m3 ? kE4m3Values.data() : kE5m2Values.data();
+    for (int i = 0; i < kMxBlock; ++i) out[i] = values[codes[i]];
+    return scale_block<V>(out, scale);
+  }
+  const V s = V::set1(scale);
+  for (int i = 0; i < kMxBlock; i += V::kLanes)
+    ((format == DType::f8_e4m3 ? fp8_values_of<V, MxE4m3>(codes + i) : fp8_values_of<V, MxE5m2>(codes + i)) * s)
+        .store(out + i);
+}
+
+// 8192 columns are 24 KB of traffic in bf16: long enough to hide the hand-out.
+inline constexpr int64_t kMxTile = 8192;
+
+// f(row, first column, columns) over the rows in tiles of whole pairs of blocks, so that a wide single row (decode)
+// still feeds every thread.
+template <class F>
+void for_mx_tiles(const Exec& ex, int64_t rows, int64_t N, const F& f) {
+  const int64_t tiles = (N + kMxTile - 1) / kMxTile;
+  parallel_for(ex, rows * tiles, kMxTile / std::clamp<int64_t>(N, 1, kMxTile), [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      const int64_t c = p % tiles * kMxTile;
+      f(p / tiles, c, std::min(kMxTile, N - c));
+    }
+  });
 }
 
 }  // namespace kdelta
