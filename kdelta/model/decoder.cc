@@ -130,6 +130,7 @@ void Decoder::run_layers(Exec ex, const Step& step, Residual& stream) const {
     const Layer& layer = layers_[static_cast<size_t>(l)];
     ex.layer = static_cast<int>(l);
     stream.read_mixer_input(ex, l, x);
+    ex.show("mixer_in", x);
     const AnyConstView addend = stream.mixer_addend(l);
     layer.mixer->forward(ex, b, step.states[static_cast<size_t>(l)], x, addend, stream.sum());
     stream.read_ffn_input(ex, l, x);

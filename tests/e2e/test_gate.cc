@@ -59,38 +59,52 @@ std::vector<double> exact_product(const Matrix& w, const std::vector<double>& x)
   return y;
 }
 
-// Gates of the checkpoint's own factors for random inputs, in bf16, against the two products in fp64. Both forms round
-// once between the factors, one the activation, the other the matrix, and once at the end. Measured: equal within 1 %
-// for random factors; trained ones (tiny-k3) 2.05e-3 in two steps, 2.35e-3 composed, of which the end is 1.66e-3.
-TEST_P(Gate, ComposedIsAboutAsFarFromTheExactGateAsTwoSteps) {
+// What a KDA layer computes of the checkpoint's own factors, against the two products in fp64, for random inputs and
+// for those that the layer sees in prose. Two steps round f_a(x) and the gate; the composed form rounds F once and
+// hands its gate on in fp32. Measured, relative, two steps and composed: random models 2.34e-3 and 1.66e-3;
+// tiny-k3 2.0e-3 to 2.1e-3 and 1.64e-3 to 1.68e-3 for random inputs, 1.9e-3 to 2.0e-3 and 1.0e-3 to 1.2e-3 for its own.
+// Were it rounded to bf16 too, a composed gate of tiny-k3 would be 1.04 (own inputs) to 1.17 times as far off as two
+// steps: trained factors have terms of f_b that agree in sign, over which the rounding of f_a(x) averages out better
+// than that of F does.
+TEST_P(Gate, ComposedIsNoFartherFromTheExactGateThanTwoSteps) {
   const LoadedModel m = load(GateChoice::factored);
   TestExec ex;
   Composer composer(*ex.exec().options);
+  std::vector<int32_t> ids = TensorFile("tests/golden/tiny_k3/reference.safetensors").ints("heldout.tokens");
+  constexpr int64_t T = 96;
+  ids.resize(T);
+  for (int32_t& id : ids) id %= static_cast<int32_t>(m.config.vocab_size);
+  Recorder seen;
+  run_logits(*m.model, engine_config(DType::bf16), ids, 0, &seen);
   for (int64_t layer = 0; layer < m.config.layers(); ++layer) {
     if (m.config.mixer[static_cast<size_t>(layer)] != MixerKind::kda) continue;
     const Matrix f_a = stored_matrix(m, layer, "f_a_proj"), f_b = stored_matrix(m, layer, "f_b_proj");
-    constexpr int64_t T = 64;
-    Guarded<bf16> x({T, f_a.cols}), low({T, f_a.rows}), two({T, f_b.rows}), one({T, f_b.rows}), f({f_b.rows, f_a.cols});
-    Rng rng(static_cast<uint64_t>(layer));
-    fill_normal(x, rng);
-    linear(ex, {.x = x.view(), .w = f_a, .out = low.view()});
-    linear(ex, {.x = low.view(), .w = f_b, .out = two.view()});
-    composer.compose(f_b, f_a, f.data());
-    linear(ex, {.x = x.view(), .w = dense_matrix(f.data(), DType::bf16, f_b.rows, f_a.cols), .out = one.view()});
-    std::vector<double> want;
-    const std::vector<double> inputs = doubles(x);
-    for (int64_t t = 0; t < T; ++t) {
-      const auto row = inputs.begin() + t * f_a.cols;
-      for (double y : exact_product(f_b, exact_product(f_a, {row, row + f_a.cols}))) want.push_back(y);
+    const std::vector<float>& own = seen.get("mixer_in", static_cast<int>(layer));
+    for (const bool random : {true, false}) {
+      Guarded<bf16> x({T, f_a.cols}), low({T, f_a.rows}), two({T, f_b.rows}), f({f_b.rows, f_a.cols});
+      Guarded<float> one({T, f_b.rows});
+      Rng rng(static_cast<uint64_t>(layer));
+      fill_normal(x, rng);
+      for (int64_t i = 0; i < x.size() && !random; ++i) x[i] = to_bf16(own[static_cast<size_t>(i)]);
+      linear(ex, {.x = x.view(), .w = f_a, .out = low.view()});
+      linear(ex, {.x = low.view(), .w = f_b, .out = two.view()});
+      composer.compose(f_b, f_a, f.data());
+      linear(ex, {.x = x.view(), .w = dense_matrix(f.data(), DType::bf16, f_b.rows, f_a.cols), .out = one.view()});
+      std::vector<double> want;
+      const std::vector<double> inputs = doubles(x);
+      for (int64_t t = 0; t < T; ++t) {
+        const auto row = inputs.begin() + t * f_a.cols;
+        for (double y : exact_product(f_b, exact_product(f_a, {row, row + f_a.cols}))) want.push_back(y);
+      }
+      const double factored = relative_rmse(doubles(two), want), composed = relative_rmse(doubles(one), want);
+      EXPECT_LE(composed, factored) << "layer " << layer << (random ? ", random inputs" : ", own inputs");
+      EXPECT_LE(composed, 1.8e-3) << "layer " << layer;
     }
-    const double factored = relative_rmse(doubles(two), want), composed = relative_rmse(doubles(one), want);
-    EXPECT_LE(composed, factored * 1.2) << "layer " << layer;
-    EXPECT_LE(composed, 2.6e-3) << "layer " << layer;
   }
 }
 
-// Measured over 24 texts, rms in two steps and composed: k3_a 0.0494 and 0.0483, linear_a 0.0333 and 0.0345, tiny-k3
-// 0.0534 and 0.0508. Most of it is experts chosen otherwise where two are nearly equal.
+// Measured over 24 texts, rms in two steps and composed: k3_a 0.0472 and 0.0471, linear_a 0.0321 and 0.0328, tiny-k3
+// 0.0534 and 0.0501. Most of it is experts chosen otherwise where two are nearly equal.
 TEST_P(Gate, ComposedLogitsAreNoFartherFromFp32) {
   const LoadedModel factored = load(GateChoice::factored), composed = load(GateChoice::composed);
   const TensorFile file("tests/golden/tiny_k3/reference.safetensors");
@@ -106,7 +120,8 @@ TEST_P(Gate, ComposedLogitsAreNoFartherFromFp32) {
     two_steps += std::pow(rms(run(factored, DType::bf16), oracle), 2);
     one += std::pow(rms(run(composed, DType::bf16), oracle), 2);
   }
-  EXPECT_LE(std::sqrt(one), std::sqrt(two_steps) * 1.1);
+  // Trained weights: no worse. Random ones: as near as another set of texts.
+  EXPECT_LE(std::sqrt(one), std::sqrt(two_steps) * (GetParam() == "models/tiny-k3" ? 1.0 : 1.1));
   EXPECT_GT(one, 0);
 }
 
