@@ -137,6 +137,7 @@ class Judge {
       return;
     }
     refuse_twin(name);
+    refuse_lone_scale(name);
     std::string_view part;
     const int64_t layer = split_layer(name, &part);
     if (layer >= c_.layers()) {
@@ -155,6 +156,16 @@ class Judge {
     const std::string plain(without_wrapper(name));
     const std::string twin = name == plain ? std::string(kWrapper) + name : plain;
     if (checkpoint_.find(twin) != nullptr) refuse(name, str("the same weight as ", twin, ", expected one of them"));
+  }
+
+  // A scheme of scales whose codes are no codes.
+  void refuse_lone_scale(const std::string& name) const {
+    constexpr std::string_view kScale = "_scale";
+    const TensorInfo* weight =
+        name.ends_with(".weight_scale") ? checkpoint_.find(name.substr(0, name.size() - kScale.size())) : nullptr;
+    if (weight != nullptr)
+      refuse(name, str("scales of ", weight->name, ", which is ", dtype_name(weight->dtype),
+                       ", expected none or quantised codes"));
   }
 
   void expect_tied(const std::string& name) {
