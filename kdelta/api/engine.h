@@ -117,6 +117,7 @@ struct ModelInfo {
   std::vector<std::string> notes;
   struct Group {
     std::string name, dtype;  // a dtype, or MXFP8, MXFP4: codes and scales together
+    std::string inputs;       // "MXFP8 floor": quantised so before they are multiplied; "": in the model's own type
     int64_t tensors = 0, bytes = 0;
   };
   std::vector<Group> groups;
@@ -125,6 +126,14 @@ struct ModelInfo {
     int64_t bytes = 0;
   };
   std::vector<Tensor> tensor_list;
+};
+
+// A tensor under its name in the checkpoint. `data` is used where it lies for as long as the engine uses the tensor,
+// and must not change.
+struct WeightTensor {
+  std::string name, dtype;  // "model.layers.0.self_attn.b_proj.weight", "BF16"
+  std::vector<int64_t> shape;
+  std::shared_ptr<const void> data;
 };
 
 // One op of a step as choose() would run it, with the least it must move and compute.
@@ -186,6 +195,17 @@ class Engine {
   void generate_many(const std::function<bool(GenerateTask*)>& next,
                      const std::function<void(int64_t number, Generation generation)>& done,
                      const std::atomic<bool>* cancel = nullptr);
+
+  // New weights in place of the old ones, all or nothing: when one throws, every answer is as before. From a directory:
+  // a whole checkpoint of the same model, tensors in the same formats; config, tokenizer and memory stay. Or single
+  // tensors: what is made of several (a composed gate, packed convolution taps) is made again of new and old ones, and
+  // taps that come as they are kept ("conv1d.weight", [taps, q|k|v channels]) count before the three they are made of.
+  // Prefixes of earlier prompts are forgotten. Throws Error(invalid_argument) while a request runs (from a callback)
+  // and for dummy weights, Error(bad_file) naming the tensor or field that is missing, misshapen, of another format, or
+  // asked for by nobody. The draft model keeps its weights: it guesses, and no answer depends on it.
+  void reload(const std::string& directory);
+  void reload(const std::vector<WeightTensor>& tensors);
+
   WorkCounts work() const;
   // Receives from now on, after each step, which tokens of which request it ran and why; empty: nobody.
   void explain_steps(std::function<void(const std::string&)> log);

@@ -61,6 +61,8 @@ struct Engine::Impl {
 
   // Throws unless this engine was loaded to compute, with or without all_logits.
   runtime::Engine& running(bool all_logits) const;
+  // Throws unless this engine computes and nobody waits for it.
+  runtime::Engine& idle() const;
   const Tokenizer& text() const;
   // Steps until the request has ended, was cancelled or cut at a stop string; false: it goes on and has said `most`
   // tokens at least.

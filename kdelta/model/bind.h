@@ -71,21 +71,29 @@ class BoundWeights {
 // meaning apart: one without the other is refused. Not while a step runs.
 class WeightUpdate {
  public:
-  explicit WeightUpdate(BoundWeights& weights);
+  // Whether matrices in use may come in another stored format, or take other inputs, than they have. Where the memory
+  // of a step is planned from them they may not.
+  enum class Formats : uint8_t { any, kept };
+
+  explicit WeightUpdate(BoundWeights& weights, Formats formats = Formats::any);
   ~WeightUpdate();
   WeightUpdate(const WeightUpdate&) = delete;
   WeightUpdate& operator=(const WeightUpdate&) = delete;
 
   // A tensor under its name in the checkpoint, whole or this rank's part; of two under one name the later counts. The
-  // data is only pointed at, as that of a checkpoint: it must stay, unchanged, as long as the weights. False when no
-  // spec asks for the name.
-  bool put(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const void* data);
+  // data is only pointed at, as that of a checkpoint: it must stay, unchanged, as long as the weights, or as long as
+  // `owner`, which is let go when a later update replaces the tensor. False when no spec asks for the name.
+  bool put(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const void* data,
+           std::shared_ptr<const void> owner = {});
+  // Throws Error(bad_file) naming the first tensor that the weights need and this update does not bring.
+  void require_all() const;
   // Throws Error(bad_file) naming the tensor and the reason.
   void commit();
 
  private:
   struct Staged;
   BoundWeights::Impl& weights_;
+  Formats formats_;
   std::unique_ptr<Staged> staged_;
 };
 

@@ -7,8 +7,8 @@
 
 namespace kdelta {
 
-void PutTensors::put(const TensorInfo& info, const void* data) {
-  Tensor t{std::make_unique<TensorInfo>(info), {}};
+void PutTensors::put(const TensorInfo& info, const void* data, std::shared_ptr<const void> owner) {
+  Tensor t{std::make_unique<TensorInfo>(info), {}, std::move(owner)};
   t.stored = {t.info.get(), static_cast<const uint8_t*>(data), "update"};
   hidden_.erase(info.name);
   tensors_.insert_or_assign(info.name, std::move(t));

@@ -13,7 +13,7 @@ namespace kdelta {
 // Tensors that callers put, by name.
 class PutTensors {
  public:
-  void put(const TensorInfo& info, const void* data);
+  void put(const TensorInfo& info, const void* data, std::shared_ptr<const void> owner);
   const StoredTensor* find(const std::string& name) const;
   void hide(const std::string& name) { hidden_.insert(name); }
   bool hides(const std::string& name) const { return hidden_.contains(name); }
@@ -24,6 +24,7 @@ class PutTensors {
   struct Tensor {
     std::unique_ptr<TensorInfo> info;
     StoredTensor stored;
+    std::shared_ptr<const void> owner;  // of the data; null: the caller keeps it
   };
   const std::unordered_map<std::string, Tensor>& tensors() const { return tensors_; }
 
@@ -79,6 +80,8 @@ struct BoundWeights::Impl {
   // Throws when a group of these entries is stored in several precisions.
   void check_groups(const WeightReader& reader, const std::vector<Entry*>& some) const;
   void check_pairs(const PutTensors& staged);
+  // Throws when a change would give a matrix in use another format or other inputs.
+  void check_formats(const std::vector<Change>& changes) const;
   void bind_all();  // from the checkpoint
   // Entries that ask for the tensor `name`; null when none does.
   const std::vector<Entry*>* askers(const std::string& name);

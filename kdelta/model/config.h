@@ -32,16 +32,19 @@ struct ModelConfig {
     bool full_rank_gate = false;
     std::optional<float> gate_lower_bound;  // absent: softplus gate
     bool composed_gate = false;             // not of the file: f_b f_a as one matrix
+    bool operator==(const Kda&) const = default;
   } kda;
   struct Mla {
     int64_t heads = 0, nope = 0, rope = 0, value = 0, latent = 0, query_rank = 0;
     bool output_gate = false;
+    bool operator==(const Mla&) const = default;
   } mla;
   struct Moe {
     int64_t experts = 0, chosen = 0, width = 0, shared = 0, latent = 0;
     bool latent_norm = false, renormalize = false;
     float scaling = 1;
     int64_t groups = 1, topk_groups = 1, first_dense = 0, every = 1;
+    bool operator==(const Moe&) const = default;
   } moe;
   int64_t dense_width = 0;
   HiddenActivation activation = HiddenActivation::silu;
@@ -56,6 +59,7 @@ struct ModelConfig {
   std::vector<std::string> ignored;  // config fields that nothing reads
   bool has_vision = false;
 
+  bool operator==(const ModelConfig&) const = default;
   int64_t layers() const { return static_cast<int64_t>(mixer.size()); }
   bool is_moe(int64_t layer) const { return moe.experts > 0 && layer >= moe.first_dense && layer % moe.every == 0; }
 };

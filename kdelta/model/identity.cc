@@ -38,7 +38,7 @@ void numbers(Digest& d, Numbers... values) {
 }
 
 // Everything of the config that a forward pass reads, as far as the file says it: how a gate is computed here
-// (composed_gate) and how weights are stored (their dtypes tell) is left out.
+// (composed_gate) and how weights are stored (their dtypes tell) is left out; what their inputs are rounded to is not.
 void add_config(Digest& d, const ModelConfig& c) {
   numbers(d, c.kind, c.vocab_size, c.hidden_size, c.mixer.size(), c.tied_embeddings, c.dense_width, c.activation,
           c.attn_res_block);
@@ -50,6 +50,8 @@ void add_config(Digest& d, const ModelConfig& c) {
   for (const float x :
        {c.rms_norm_eps, c.kda.gate_lower_bound.value_or(0), c.moe.scaling, c.situ_beta, c.situ_linear_beta})
     d.number(x);
+  for (const QuantizationScheme& s : c.quantization ? c.quantization->schemes : std::vector<QuantizationScheme>{})
+    if (s.input.quantised()) numbers(d, s.weights, s.input.format, s.input.rule);
 }
 
 // A name without its layer and expert numbers: "model.layers.#.block_sparse_moe.experts.#.w2.weight".
@@ -98,6 +100,14 @@ uint64_t model_identity(const ModelConfig& config, const Checkpoint* checkpoint,
       add_sample(d, checkpoint->data(t), t.bytes);
     }
   }
+  return d.value();
+}
+
+uint64_t replaced_identity(uint64_t before, const std::string& name, std::span<const uint8_t> data) {
+  Digest d;
+  d.number(before);
+  d.bytes(name.data(), name.size());
+  d.bytes(data.data(), data.size());
   return d.value();
 }
 

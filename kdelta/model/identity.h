@@ -18,4 +18,8 @@ namespace kdelta {
 // experts cost no more than a small model. Null: a model of random weights. `unused`: names to leave out.
 uint64_t model_identity(const ModelConfig& config, const Checkpoint* checkpoint, std::span<const std::string> unused);
 
+// The identity of a model of identity `before` with one tensor replaced: the same for the same replacements in the same
+// order, and not that of a checkpoint which holds them.
+uint64_t replaced_identity(uint64_t before, const std::string& name, std::span<const uint8_t> data);
+
 }  // namespace kdelta

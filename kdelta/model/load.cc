@@ -10,14 +10,6 @@
 namespace kdelta {
 namespace {
 
-// Text tensors under the other release's prefix, so that a re-export with or without "language_model." loads as it is.
-std::string find_prefix(const Checkpoint& checkpoint, const ModelConfig& config) {
-  const std::string probe = "model.embed_tokens.weight";
-  for (const std::string& prefix : {config.weight_prefix, std::string(), std::string("language_model.")})
-    if (checkpoint.find(prefix + probe) != nullptr) return prefix;
-  fail(ErrorCode::bad_file, checkpoint.directory(), ": tensor ", config.weight_prefix, probe, ": missing");
-}
-
 // One line: many fields of a release's config say nothing about the computation.
 void note_fields(LoadedModel& m) {
   if (m.config.ignored.empty()) return;
@@ -77,6 +69,13 @@ void choose_gate_form(LoadedModel& m, const LoadChoices& choices) {
 
 }  // namespace
 
+std::string find_weight_prefix(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const std::string probe = "model.embed_tokens.weight";
+  for (const std::string& prefix : {config.weight_prefix, std::string(), std::string("language_model.")})
+    if (checkpoint.find(prefix + probe) != nullptr) return prefix;
+  fail(ErrorCode::bad_file, checkpoint.directory(), ": tensor ", config.weight_prefix, probe, ": missing");
+}
+
 LoadedModel load_model(const std::string& directory, LoadFormat format, const LoadChoices& choices) {
   LoadedModel m;
   m.config = read_config(directory);
@@ -85,7 +84,7 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
   if (format == LoadFormat::checkpoint || format == LoadFormat::headers) {
     m.checkpoint = Checkpoint::open(directory);
     for (const std::string& note : m.checkpoint->notes()) m.notes.push_back(note);
-    m.config.weight_prefix = find_prefix(*m.checkpoint, m.config);
+    m.config.weight_prefix = find_weight_prefix(*m.checkpoint, m.config);
   }
   choose_gate_form(m, choices);
   m.model = make_model(m.config);

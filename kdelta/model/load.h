@@ -34,6 +34,10 @@ struct LoadedModel {
   std::vector<std::string> notes;  // lines worth showing at start-up
 };
 
+// What stands before "model." in the names of a checkpoint's text tensors: a re-export with or without
+// "language_model." loads as it is. Throws Error(bad_file) when there is no embedding.
+std::string find_weight_prefix(const Checkpoint& checkpoint, const ModelConfig& config);
+
 // Throws Error(bad_file) naming file, tensor or field and the reason; so too for kda_gate composed when a factor is
 // quantised, which automatic answers with the factored form and a note.
 LoadedModel load_model(const std::string& directory, LoadFormat format, const LoadChoices& choices = {});

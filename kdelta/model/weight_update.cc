@@ -25,10 +25,12 @@ struct WeightUpdate::Staged {
   bool touches(const std::string& name) const { return tensors.find(name) != nullptr; }
 };
 
-WeightUpdate::WeightUpdate(BoundWeights& weights) : weights_(*weights.impl_), staged_(std::make_unique<Staged>()) {}
+WeightUpdate::WeightUpdate(BoundWeights& weights, Formats formats)
+    : weights_(*weights.impl_), formats_(formats), staged_(std::make_unique<Staged>()) {}
 WeightUpdate::~WeightUpdate() = default;
 
-bool WeightUpdate::put(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const void* data) {
+bool WeightUpdate::put(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const void* data,
+                       std::shared_ptr<const void> owner) {
   const std::vector<BoundWeights::Impl::Entry*>* askers = weights_.askers(name);
   if (askers == nullptr) return false;
   TensorInfo info{.name = name, .dtype = dtype, .shape = shape};
@@ -52,7 +54,7 @@ bool WeightUpdate::put(const std::string& name, DType dtype, const std::vector<i
     for (const std::string& part : p.spec.names)
       if (name == WeightReader::merged_name(p)) staged_->tensors.hide(p.prefix + part + p.spec.suffix);
   }
-  staged_->tensors.put(info, data);
+  staged_->tensors.put(info, data, std::move(owner));
   for (BoundWeights::Impl::Entry* entry : *askers)
     if (std::find(staged_->entries.begin(), staged_->entries.end(), entry) == staged_->entries.end())
       staged_->entries.push_back(entry);
@@ -74,6 +76,30 @@ void BoundWeights::Impl::check_pairs(const PutTensors& staged) {
   }
 }
 
+void BoundWeights::Impl::check_formats(const std::vector<Change>& changes) const {
+  for (const Change& c : changes) {
+    const WeightSpec& spec = c.entry->placed.spec;
+    Matrix* const* target = std::get_if<Matrix*>(&spec.target);
+    if (target == nullptr || !c.entry->bound) continue;
+    const Matrix& have = **target;
+    const bool product = spec.kind == WeightKind::product;
+    const DType dtype = product ? composed_dtype(c.matrix.dtype, c.factor.dtype) : c.matrix.dtype;
+    if (dtype == have.dtype && (product || c.matrix.input == have.input)) continue;
+    const auto text = [](DType d, const MxInput& input) {
+      return str(dtype_name(d), input.quantised() ? " with inputs in " + to_string(input) : "");
+    };
+    fail(ErrorCode::bad_file, "update: tensor ", c.entry->placed.prefix, spec.names[0], ": ",
+         text(dtype, product ? have.input : c.matrix.input), ", expected ", text(have.dtype, have.input),
+         ", as the weight in use");
+  }
+}
+
+void WeightUpdate::require_all() const {
+  const LayeredSource only(&staged_->tensors, nullptr, nullptr, false);
+  const WeightReader reader = weights_.reader_of(only);
+  for (const BoundWeights::Impl::Entry& entry : weights_.entries) reader.require(entry.placed);
+}
+
 void WeightUpdate::commit() {
   const LayeredSource tensors = weights_.source(&staged_->tensors);
   const WeightReader reader = weights_.reader_of(tensors);
@@ -82,6 +108,7 @@ void WeightUpdate::commit() {
   for (BoundWeights::Impl::Entry* entry : staged_->entries)
     if (entry->bound || reader.complete(entry->placed)) changes.push_back(weights_.prepare(*entry, reader));
   weights_.check_groups(reader, weights_.same_groups(staged_->entries));
+  if (formats_ == Formats::kept) weights_.check_formats(changes);
   weights_.put.merge(std::move(staged_->tensors));
   for (BoundWeights::Impl::Change& c : changes) weights_.apply(c);
   *staged_ = {};

@@ -89,6 +89,17 @@ const Request* Engine::find(RequestId id) const {
   return nullptr;
 }
 
+int64_t Engine::pending() const {
+  return std::ranges::count_if(requests_, [](const auto& r) { return r->finish == FinishReason::none; });
+}
+
+void Engine::weights_changed(uint64_t model_id) {
+  if (const int64_t n = pending(); n > 0)
+    fail(ErrorCode::invalid_argument, "new weights: ", n, " requests wait or run, expected none");
+  prefixes_->clear();
+  config_.model_id = model_id;
+}
+
 View<const float> Engine::last_logits() const {
   return logits_.view<float>({logit_rows_, model_.config().vocab_size});
 }

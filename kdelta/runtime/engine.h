@@ -65,6 +65,13 @@ class Engine {
   // when all snapshots or pages are in use. Throws Error(invalid_argument) naming what does not fit.
   bool import_prefix(const StateImage& image);
 
+  // Requests that wait or run.
+  int64_t pending() const;
+  // The model's weights have been replaced. Forgets what was computed with the old ones: prefixes; state images of
+  // before are those of another model, which `model_id` now tells apart. Throws Error(invalid_argument) while requests
+  // wait or run: their states are of the old weights.
+  void weights_changed(uint64_t model_id);
+
   // One step. False when nothing is left to do. Events arrive during the call, in row order. A step that throws ends
   // its requests with FinishReason::error; the others go on.
   bool step(const std::function<void(const TokenEvent&)>& on_event);
