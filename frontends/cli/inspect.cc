@@ -66,7 +66,8 @@ void print_text(const Engine& engine, const InspectOptions& o) {
     fmt::print("\n{} parameters in {} tensors, {} files, {}\n", info.parameters, info.tensors, info.files,
                size(info.bytes));
     for (const auto& g : info.groups)
-      fmt::print("  {:<32} {:<8} {:>8} tensors {:>12}\n", g.name, g.dtype, g.tensors, size(g.bytes));
+      fmt::print("  {:<32} {:<8} {:>8} tensors {:>12}{}\n", g.name, g.dtype, g.tensors, size(g.bytes),
+                 g.inputs.empty() ? "" : "  inputs " + g.inputs);
   }
   const MemoryReport& m = engine.memory();
   fmt::print("\nmemory plan ({} tokens, {} sequences at most, activations {}, {})\n", engine.max_length(),
@@ -108,8 +109,9 @@ void print_json(const Engine& engine, const InspectOptions& o) {
       m.sequence_bytes, m.token_bytes, m.total());
   fmt::print(",\"groups\":[");
   for (size_t i = 0; i < info.groups.size(); ++i)
-    fmt::print("{}{{\"name\":{},\"dtype\":{},\"tensors\":{},\"bytes\":{}}}", i == 0 ? "" : ",",
-               quoted(info.groups[i].name), quoted(info.groups[i].dtype), info.groups[i].tensors, info.groups[i].bytes);
+    fmt::print("{}{{\"name\":{},\"dtype\":{},\"inputs\":{},\"tensors\":{},\"bytes\":{}}}", i == 0 ? "" : ",",
+               quoted(info.groups[i].name), quoted(info.groups[i].dtype), quoted(info.groups[i].inputs),
+               info.groups[i].tensors, info.groups[i].bytes);
   fmt::print("],\"notes\":[");
   for (size_t i = 0; i < info.notes.size(); ++i) fmt::print("{}{}", i == 0 ? "" : ",", quoted(info.notes[i]));
   fmt::print("]");

@@ -1,6 +1,7 @@
 #include "kdelta/api/inspect.h"
 
 #include <map>
+#include <tuple>
 
 #include "kdelta/core/error.h"
 
@@ -54,6 +55,13 @@ void describe_config(const ModelConfig& c, ModelInfo& info) {
   if (c.max_positions > 0) add("context", str(c.max_positions));
 }
 
+// What matrices of this precision take their inputs in, by the description: "MXFP8 floor", or "".
+std::string inputs_of(const LoadedModel& m, const std::string& name, const std::string& precision) {
+  if (!m.config.quantization || !precision.starts_with("MX")) return {};
+  return to_string(m.config.quantization->input_of(name.substr(0, name.rfind('.')),
+                                                   precision == "MXFP4" ? Precision::mxfp4 : Precision::mxfp8));
+}
+
 // Codes and scales of one matrix count as its format, other tensors as their dtype.
 std::string precision_of(const Checkpoint& c, const TensorInfo& t) {
   const std::string module = t.name.substr(0, t.name.rfind('.'));
@@ -66,13 +74,15 @@ std::string precision_of(const Checkpoint& c, const TensorInfo& t) {
 }
 
 void describe_tensors(const LoadedModel& m, ModelInfo& info) {
-  std::map<std::pair<std::string, std::string>, ModelInfo::Group> groups;
+  std::map<std::tuple<std::string, std::string, std::string>, ModelInfo::Group> groups;
   for (const TensorInfo& t : m.checkpoint->tensors()) {
     const std::string group = group_of(t.name, m.config.weight_prefix), dtype(dtype_name(t.dtype));
     const std::string precision = precision_of(*m.checkpoint, t);
-    ModelInfo::Group& g = groups[{group, precision}];
+    const std::string inputs = inputs_of(m, t.name, precision);
+    ModelInfo::Group& g = groups[{group, precision, inputs}];
     g.name = group;
     g.dtype = precision;
+    g.inputs = inputs;
     ++g.tensors;
     g.bytes += t.bytes;
     int64_t n = 1;

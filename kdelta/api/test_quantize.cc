@@ -267,12 +267,29 @@ TEST_F(Quantize, TheEngineLoadsItWithTheStoredFormats) {
     EXPECT_EQ(engine.generate({1, 2, 3}, greedy).tokens.size(), 8u);
     std::set<std::string> attention, experts;
     for (const auto& g : engine.info().groups) {
-      if (g.name == "attention") attention.insert(g.dtype);
-      if (g.name == "routed experts") experts.insert(g.dtype);
+      const std::string precision = g.dtype + (g.inputs.empty() ? "" : ", inputs " + g.inputs);
+      if (g.name == "attention") attention.insert(precision);
+      if (g.name == "routed experts") experts.insert(precision);
     }
-    EXPECT_EQ(attention, (std::set<std::string>{"BF16", "F32", "MXFP8"}));
+    EXPECT_EQ(attention, (std::set<std::string>{"BF16", "F32", "MXFP8, inputs MXFP8 floor"}));
     EXPECT_EQ(experts, (std::set<std::string>{"MXFP4"}));
   }
+}
+
+// Every matrix of a scheme with activations takes them so, whichever layer it is in.
+TEST_F(Quantize, ExpertsInW8A8RunWithQuantisedInputs) {
+  QuantizeOptions o = options(kLinear);
+  o.experts = "mxfp8";
+  o.activation_rule = "even";
+  quantize(o);
+  Engine engine = Engine::load({.model = o.out, .threads = 2, .max_length = 64});
+  GenerateOptions greedy{.temperature = 0, .max_tokens = 4};
+  greedy.ignore_eos = true;
+  EXPECT_EQ(engine.generate({1, 2, 3}, greedy).tokens.size(), 4u);
+  for (const auto& g : engine.info().groups)
+    if (g.name == "routed experts") {
+      EXPECT_EQ(g.dtype + ", inputs " + g.inputs, "MXFP8, inputs MXFP8 even");
+    }
 }
 
 TEST_F(Quantize, ADryRunWritesNothingAndForetellsTheSizes) {

@@ -1,7 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <map>
+#include <thread>
 
 #include "kdelta/io/json.h"
 #include "tests/cli/run_program.h"
@@ -25,10 +29,68 @@ TEST(QuantizeCommand, PrintsSizesAloneOnStdoutAndADryRunWritesNothing) {
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_THAT(done.out, testing::AllOf(HasSubstr("9 matrices to MXFP8"), HasSubstr("96 matrices to MXFP4")));
   EXPECT_EQ(done.err, "written to " + out + "\n");
-  EXPECT_EQ(run_program("inspect " + out).status, 0);
+  const Result inspected = run_program("inspect " + out);
+  EXPECT_EQ(inspected.status, 0);
+  EXPECT_THAT(inspected.out, testing::ContainsRegex("attention +MXFP8 .* inputs MXFP8 floor\n"));
+  EXPECT_THAT(inspected.out, testing::ContainsRegex("routed experts +MXFP4 .*B\n"));
   const Result again = run_program("quantize tests/golden/linear_a " + out);
   EXPECT_EQ(again.status, 2);
   EXPECT_THAT(again.err, HasSubstr("--out: " + out + " exists"));
+  std::filesystem::remove_all(folder);
+}
+
+std::map<std::string, std::string> contents(const std::string& folder) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    out[entry.path().filename()].assign(std::istreambuf_iterator<char>(file), {});
+  }
+  return out;
+}
+
+// Starts the program and kills it after `after`. True when it was killed before its end.
+bool killed(const std::string& model, const std::string& out, std::chrono::microseconds after) {
+  const pid_t child = fork();
+  if (child == 0) {
+    (void)!freopen("/dev/null", "w", stdout);
+    (void)!freopen("/dev/null", "w", stderr);
+    execl(KDELTA_PROGRAM, KDELTA_PROGRAM, "quantize", model.c_str(), out.c_str(), nullptr);
+    _exit(127);
+  }
+  std::this_thread::sleep_for(after);
+  kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status);
+}
+
+// SIGKILL at many moments: there is the whole result or none, and the same command always gets there.
+TEST(QuantizeCommand, KilledAtAnyMomentItLeavesNothingThatLoadsAndGoesOn) {
+  std::string folder = testing::TempDir() + "kdelta_cli_kill_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string model = "models/tiny-k3", whole = folder + "/whole", out = folder + "/q";
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_EQ(run_program("quantize " + model + " " + whole).status, 0);
+  const auto time = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
+  const auto want = contents(whole);
+  int stopped = 0;
+  for (int i = 1; i <= 16; ++i) {
+    stopped += killed(model, out, time * i / 16) ? 1 : 0;
+    // What loads is whole: config.json, without which nothing does, comes last.
+    for (const std::string& left : {out, out + ".partial"})
+      if (run_program("inspect " + left).status == 0) {
+        auto got = contents(left);
+        got.erase("kdelta_quantize.json");
+        EXPECT_EQ(got, want) << left << " " << i;
+      }
+    if (i % 4 != 0 && !std::filesystem::exists(out)) continue;  // the next one starts from what this one left
+    if (!std::filesystem::exists(out)) {
+      EXPECT_EQ(run_program("quantize " + model + " " + out).status, 0) << i;
+    }
+    EXPECT_EQ(contents(out), want) << i;
+    std::filesystem::remove_all(out);
+  }
+  EXPECT_GE(stopped, 4);
   std::filesystem::remove_all(folder);
 }
 
