@@ -48,10 +48,6 @@ std::string LayeredSource::origin() const {
 
 namespace {
 
-int64_t part_bytes(const Matrix& m) {
-  return m.rows * ((m.cols * dtype_bits(m.dtype) + 7) / 8 + (m.is_mx() ? m.cols / kMxBlock : 0));
-}
-
 bool is_aligned(const Matrix& m) {
   const int64_t align = dtype_bits(m.dtype) >= 16 ? dtype_bytes(m.dtype) : 1;
   return reinterpret_cast<uintptr_t>(m.data) % static_cast<uintptr_t>(align) == 0;
@@ -74,12 +70,12 @@ BoundWeights::Impl::Impl(const std::vector<PlacedSpec>& specs, const BindOptions
 // MX codes are bytes, so only plain rows can be misaligned.
 Matrix BoundWeights::Impl::aligned(const Matrix& m, std::vector<Buffer>& copies) {
   if (headers_only || is_aligned(m)) {
-    report.mapped_bytes += part_bytes(m);
+    report.mapped_bytes += m.bytes();
     return m;
   }
-  report.missing_alignment += part_bytes(m);
-  report.converted_bytes += part_bytes(m);
-  copies.emplace_back(Device{}, part_bytes(m));
+  report.missing_alignment += m.bytes();
+  report.converted_bytes += m.bytes();
+  copies.emplace_back(Device{}, m.bytes());
   const Matrix copy = dense_matrix(copies.back().data(), m.dtype, m.rows, m.cols);
   for (int64_t r = 0; r < m.rows; ++r)
     std::memcpy(static_cast<char*>(copies.back().data()) + r * copy.row_bytes, m.row(r),

@@ -66,6 +66,17 @@ TEST(WeightFormats, AllSixteenFp4CodesAndAllPackedBytes) {
   }
 }
 
+// A rank's columns of a wider matrix: what lies between its rows is not read.
+TEST(WeightFormats, ASliceOfColumnsCountsItsOwnBytes) {
+  uint8_t byte = 0;
+  for (DType dtype : test::kWeightTypes) {
+    Matrix slice = dense_matrix(&byte, dtype, 5, 128, &byte);
+    const int64_t whole = slice.bytes();
+    slice.cols = 32;
+    EXPECT_EQ(slice.bytes() * 4, whole) << dtype_name(dtype);
+  }
+}
+
 TEST(WeightFormats, RowsOf32And64And96TakeTheirOwnScales) {
   for (int64_t K : {32, 64, 96}) {
     test::TestWeights w(DType::f4_e2m1, 2, K, 1);
