@@ -46,6 +46,7 @@ TEST(Engine, OptionsAreRefusedByNameBeforeAnythingIsLoaded) {
   EXPECT_THAT(refusal([](LoadOptions& o) { o.model = "/nonesuch"; }), HasSubstr("/nonesuch/config.json"));
 }
 
+// Row 41, with the next ones: a part that is not there is named by who needs it; nothing is looked up and used unseen.
 TEST(Engine, HeadersAloneDescribeButComputeNothing) {
   LoadOptions o = golden(false);
   o.headers_only = true;
@@ -96,6 +97,7 @@ TEST(Engine, AThrowingDeltaLeavesTheEngineUsable) {
   EXPECT_EQ(engine.generate({1, 2, 3}, o).tokens, want);
 }
 
+// Row 41.
 TEST(Engine, TextNeedsATokenizerAndSaysWhichFileIsMissing) {
   Engine engine = Engine::load(golden(false));
   EXPECT_FALSE(engine.has_tokenizer());

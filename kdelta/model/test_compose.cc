@@ -137,6 +137,20 @@ TEST(Compose, WrongShapesAreRefusedWithBothThatAreAccepted) {
       << "f_a is whole on every rank";
 }
 
+// Row 16: a rank that does not exist; a part of f_b for a weight of which every rank holds the whole.
+TEST(Compose, ARankThatIsNoneAndAPartOfWhatIsNotShardedAreRefused) {
+  SmallLayer layer(2, 4);
+  EXPECT_EQ(test::error_of([&] { (void)BoundWeights::expect(layer.specs(), test::bind_options(4, 4)); }),
+            "shard: rank 4 of 4, expected a rank in 0..ranks-1");
+  std::vector<PlacedSpec> specs = layer.specs();
+  for (PlacedSpec& p : specs) p.spec.shard = ShardRule::whole;
+  BoundWeights w = BoundWeights::expect(specs, test::bind_options(1, 4));
+  WeightUpdate update(w);
+  put(update, "l.f_a.weight", test::random_matrix(DType::bf16, 8, 64, 1));
+  put(update, "l.f_b.weight", test::random_matrix(DType::bf16, 64, 8, 2));
+  EXPECT_EQ(test::error_of([&] { update.commit(); }), "update: tensor l.f_b.weight: shape [64, 8], expected [16, 8]");
+}
+
 // Row 14: which tensors came before there was memory.
 TEST(Compose, WhatCameBeforeMemoryIsMadeWhenThereIsSome) {
   SmallLayer layer(2);

@@ -1,3 +1,4 @@
+// Merge table, Dequant-SiTU: the three input types, every refusal, and what counts leave alone.
 #include <gtest/gtest.h>
 
 #include <bit>

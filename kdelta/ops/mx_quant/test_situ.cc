@@ -1,4 +1,4 @@
-// The fused form: it is the activation op and then the quantiser, byte for byte.
+// Merge table, MX-SiTU: the fused form is the activation op and then the quantiser, byte for byte.
 #include <gtest/gtest.h>
 
 #include <cmath>
