@@ -5,14 +5,15 @@
 
 namespace kdelta {
 
-void expect_mx_codes(const AnyConstView& x, const View<const uint8_t>& scale, const char* op) {
+void expect_mx_codes(const AnyConstView& x, const View<const uint8_t>& scale, const char* x_name,
+                     const char* scale_name) {
   const int64_t T = x.dim(0), K = x.dim(1), blocks = K / kMxBlock, even = blocks + blocks % 2;
-  expect_view(x, {T, K}, str(op, ": x").c_str());
+  expect_view(x, {T, K}, x_name);
   if (K % kMxBlock != 0)
-    fail(ErrorCode::invalid_argument, op, ": x: ", K, " columns of ", dtype_name(x.dtype),
+    fail(ErrorCode::invalid_argument, x_name, ": ", K, " columns of ", dtype_name(x.dtype),
          ", expected a multiple of the scale block ", kMxBlock);
   const bool padded = scale.shape.rank == 2 && scale.dim(1) == even;
-  expect_view(scale, {T, padded ? even : blocks}, str(op, ": x_scale").c_str());
+  expect_view(scale, {T, padded ? even : blocks}, scale_name);
 }
 
 void expect_input(const AnyConstView& x, const MxInput& input, const char* op) {

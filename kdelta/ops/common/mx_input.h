@@ -9,8 +9,9 @@
 namespace kdelta {
 
 // The codes and scales of [T, K], K a multiple of 32: x has an FP8 dtype, scale is [T, K/32] or that rounded up to an
-// even number. Throws Error(invalid_argument) naming "OP: x" or "OP: x_scale".
-void expect_mx_codes(const AnyConstView& x, const View<const uint8_t>& scale, const char* op);
+// even number. Throws Error(invalid_argument) naming the arguments "OP: x" and "OP: x_scale" so.
+void expect_mx_codes(const AnyConstView& x, const View<const uint8_t>& scale, const char* x_name,
+                     const char* scale_name);
 
 // Rows of x that fit `input`: of an x that is codes, whether the matrix wants codes, and in this format.
 void expect_input(const AnyConstView& x, const MxInput& input, const char* op);

@@ -33,7 +33,7 @@ bool is_codes(const AnyConstView& x) {
 
 void check_input(const LinearArgs& a) {
   if (is_codes(a.x))
-    expect_mx_codes(a.x, a.x_scale, "linear");
+    expect_mx_codes(a.x, a.x_scale, "linear: x", "linear: x_scale");
   else
     expect_activation(a.x, a.x.shape, "linear: x");
   if (!is_codes(a.x) && a.x_scale.data != nullptr)

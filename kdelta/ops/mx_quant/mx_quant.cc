@@ -21,14 +21,18 @@ constexpr MxDequantizeVariant kDequantize[] = {
 #undef KDELTA_VARIANT
 };
 
+// What messages call the arguments. Steps come by here: no string is built for a name that is hardly ever read.
+struct CodeNames {
+  const char *format, *codes, *scale;
+};
+
 template <class V>
-void check_codes(const V& codes, const V& scale, DType format, int64_t T, int64_t N, const char* op) {
-  expect_dtype(format, {DType::f8_e4m3, DType::f8_e5m2, DType::f4_e2m1}, str(op, ": format").c_str());
-  expect_view(codes, {T, mx_code_bytes(format, N)}, str(op, ": codes").c_str());
+void check_codes(const V& codes, const V& scale, DType format, int64_t T, int64_t N, const CodeNames& names) {
+  expect_dtype(format, {DType::f8_e4m3, DType::f8_e5m2, DType::f4_e2m1}, names.format);
+  expect_view(codes, {T, mx_code_bytes(format, N)}, names.codes);
   const int64_t blocks = mx_scale_bytes(N), even = blocks + blocks % 2;
-  const std::string argument = str(op, ": scale");
-  if (scale.shape.rank == 2 && scale.dim(1) == even) return expect_view(scale, {T, even}, argument.c_str());
-  expect_view(scale, {T, blocks}, argument.c_str());
+  const bool padded = scale.shape.rank == 2 && scale.dim(1) == even;
+  expect_view(scale, {T, padded ? even : blocks}, names.scale);
 }
 
 void check_situ(const MxQuantizeArgs& a) {
@@ -45,7 +49,8 @@ void check(const MxQuantizeArgs& a) {
     fail(ErrorCode::invalid_argument, "mx_quantize: x: shape ", to_string(a.x.shape), ", expected [T, N]");
   expect_activation(a.x, a.x.shape, "mx_quantize: x");
   if (a.situ) check_situ(a);
-  check_codes(a.codes, a.scale, a.format, a.x.dim(0), mx_width(a), "mx_quantize");
+  check_codes(a.codes, a.scale, a.format, a.x.dim(0), mx_width(a),
+              {"mx_quantize: format", "mx_quantize: codes", "mx_quantize: scale"});
   if (a.group_counts.null()) return;
   if (a.group_counts.shape.rank != 1)
     fail(ErrorCode::invalid_argument, "mx_quantize: group_counts: shape ", to_string(a.group_counts.shape),
@@ -57,7 +62,8 @@ void check(const MxDequantizeArgs& a) {
   if (a.out.shape.rank != 2)
     fail(ErrorCode::invalid_argument, "mx_dequantize: out: shape ", to_string(a.out.shape), ", expected [T, N]");
   expect_activation(a.out, a.out.shape, "mx_dequantize: out");
-  check_codes(a.codes, a.scale, a.format, a.out.dim(0), a.out.dim(1), "mx_dequantize");
+  check_codes(a.codes, a.scale, a.format, a.out.dim(0), a.out.dim(1),
+              {"mx_dequantize: format", "mx_dequantize: codes", "mx_dequantize: scale"});
 }
 
 }  // namespace
