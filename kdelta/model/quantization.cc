@@ -66,10 +66,17 @@ QuantizationScheme read_group(const JsonReader& group, const std::string& name) 
           .targets = group.find<std::vector<std::string>>("targets").value_or(std::vector<std::string>{})};
 }
 
-// `pattern` of target "re:PATTERN" fits the beginning of a module's name, as compressed-tensors has it.
+// `pattern` of target "re:PATTERN" fits the beginning of a module's name, as compressed-tensors has it. Whoever wrote
+// the pattern decides how long a backtracking search takes, and how deep a long pattern is read: hence the search in
+// polynomial time, which refuses back-references, and the limit.
 bool fits(const std::string& pattern, const std::string& module) {
+  constexpr size_t kLongest = 1000;
+  if (pattern.size() > kLongest)
+    fail(ErrorCode::bad_file, "config.json: quantization_config: targets: a pattern of ", pattern.size(),
+         " characters, expected at most ", kLongest);
   try {
-    return std::regex_search(module, std::regex(pattern), std::regex_constants::match_continuous);
+    const std::regex expression(pattern, std::regex_constants::ECMAScript | std::regex_constants::__polynomial);
+    return std::regex_search(module, expression, std::regex_constants::match_continuous);
   } catch (const std::regex_error& e) {
     fail(ErrorCode::bad_file, "config.json: quantization_config: targets: pattern \"", pattern, "\": ", e.what());
   }

@@ -107,6 +107,25 @@ TEST(Quantization, TargetsDecideBetweenSchemesThatDifferInActivationsOnly) {
   EXPECT_THAT(test::error_of([&] { input(broken, q); }), HasSubstr("pattern \"(\""));
 }
 
+TEST(Quantization, PatternsOfTargetsTakeNoMoreThanTheyShould) {
+  const auto input = [](const std::string& pattern, const std::string& module) {
+    const auto scheme = [](const std::string& target, const std::string& inputs) {
+      return R"({"targets": [")" + target + R"("], "weights": )" + arguments(4) + R"(, "input_activations": )" +
+             inputs + "}";
+    };
+    const std::string groups =
+        R"("a": )" + scheme("Linear", "null") + R"(, "b": )" + scheme("re:" + pattern, mxfp8_inputs("{}"));
+    return to_string(read(groups)->input_of(module, Precision::mxfp4));
+  };
+  // A backtracking search takes 2^64 steps to find that this does not fit.
+  EXPECT_EQ(input("(a*)*b", std::string(64, 'a')), "");
+  EXPECT_EQ(input("(a*)*b", std::string(64, 'a') + "b"), "MXFP8 floor");
+  const auto refusal = [&](const std::string& pattern) { return test::error_of([&] { input(pattern, "a"); }); };
+  EXPECT_THAT(refusal(R"((a)\\1)"), HasSubstr("pattern \"(a)\\1\""));
+  EXPECT_THAT(refusal(std::string(100000, '(')), HasSubstr("100000 characters, expected at most 1000"));
+  EXPECT_EQ(input(std::string(400, '(') + "a" + std::string(400, ')'), "a"), "MXFP8 floor");
+}
+
 // Row 8: from the description to the matrix, and through an update.
 TEST(Quantization, MatricesTakeWhatTheDescriptionSaysAndKeepItThroughUpdates) {
   test::SmallLayer layer(2);
