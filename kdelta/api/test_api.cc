@@ -39,7 +39,8 @@ TEST(Engine, OptionsAreRefusedByNameBeforeAnythingIsLoaded) {
   EXPECT_EQ(refusal([](LoadOptions& o) { o.dtype = "int3"; }), "dtype: 'int3', accepted: bf16, fp32");
   EXPECT_EQ(refusal([](LoadOptions& o) { o.threads = -1; }), "threads: -1, expected 0 to 1024");
   EXPECT_THAT(refusal([](LoadOptions& o) { o.force = "nope:avx2"; }),
-              AllOf(HasSubstr("force: no op 'nope', known: activation, attn_res, "), HasSubstr("short_conv")));
+              AllOf(HasSubstr("force: no op 'nope', known: activation, all_gather, all_reduce, attn_res, "),
+                    HasSubstr("short_conv")));
   EXPECT_THAT(refusal([](LoadOptions& o) { o.force = "kda:nope"; }), HasSubstr("known:"));
   EXPECT_THAT(refusal([](LoadOptions& o) { o.max_length = int64_t{1} << 40; }), HasSubstr("max_length"));
   EXPECT_THAT(refusal([](LoadOptions& o) { o.token_budget = 0; }), HasSubstr("token_budget"));

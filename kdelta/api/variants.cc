@@ -1,6 +1,8 @@
 // The kernels of every op by name. A new op is a line here; a test holds the list against what a step runs.
 #include "kdelta/ops/activation/variants.h"
 #include "kdelta/api/options.h"
+#include "kdelta/ops/all_gather/variants.h"
+#include "kdelta/ops/all_reduce/variants.h"
 #include "kdelta/ops/attn_res/variants.h"
 #include "kdelta/ops/dequant_situ/variants.h"
 #include "kdelta/ops/embed/variants.h"
@@ -30,6 +32,8 @@ OpVariants names_of(const char* op, const Rows& rows) {
 
 std::vector<OpVariants> op_variants() {
   return {names_of("activation", activation_variants()),
+          names_of("all_gather", all_gather_variants()),
+          names_of("all_reduce", all_reduce_variants()),
           names_of("attn_res", attn_res_variants()),
           names_of("dequant_situ", dequant_situ_variants()),
           names_of("embed", embed_variants()),

@@ -13,6 +13,8 @@
 
 namespace kdelta {
 
+class Communicator;
+
 // Sees every op that runs (or would run, when planning): for counting, tracing and cost sums.
 class OpObserver {
  public:
@@ -45,6 +47,7 @@ struct Exec {
   Arena* scratch = nullptr;
   ThreadPool* threads = nullptr;
   const Options* options = nullptr;
+  Communicator* comm = nullptr;  // null: one rank
   OpObserver* observer = nullptr;
   TensorProbe* probe = nullptr;
   int layer = -1;  // the decoder layer that runs, for probes

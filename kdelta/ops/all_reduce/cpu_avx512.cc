@@ -1,0 +1,9 @@
+#include "kdelta/ops/all_reduce/cpu_kernel.h"
+
+namespace kdelta {
+
+void all_reduce_avx512(const Exec& ex, const AllReduceArgs& args, const AllReduceDesc& desc, void*) {
+  all_reduce_cpu<simd::Avx512>(ex, args, desc);
+}
+
+}  // namespace kdelta

@@ -1,0 +1,9 @@
+#include "kdelta/ops/all_reduce/cpu_kernel.h"
+
+namespace kdelta {
+
+void all_reduce_portable(const Exec& ex, const AllReduceArgs& args, const AllReduceDesc& desc, void*) {
+  all_reduce_cpu<simd::Portable>(ex, args, desc);
+}
+
+}  // namespace kdelta
