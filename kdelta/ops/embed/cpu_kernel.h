@@ -32,9 +32,9 @@ void embed_cpu(const Exec& ex, const EmbedArgs& a) {
       dispatch_activation(a.out.dtype, [&](auto out) {
         using Out = decltype(out);
         for (int64_t t = begin; t < end; ++t) {
-          const int32_t id = *a.token.at(t);
+          const int64_t id = *a.token.at(t) - a.first;
           Out* row = a.out.template at<Out>(t);
-          if (id >= 0)
+          if (id >= 0 && id < a.table.rows)
             embed_row<V, decltype(in)>(a.table.row(id), row, D);
           else
             std::memset(row, 0, static_cast<size_t>(D) * sizeof(Out));

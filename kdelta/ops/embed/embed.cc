@@ -19,13 +19,15 @@ void check(const EmbedArgs& a) {
   expect_dtype(a.table.dtype, {DType::f32, DType::bf16}, "embed: table");
   expect_matrix(a.table, a.table.rows, a.table.cols, "embed: table");
   expect_activation(a.out, {T, a.table.cols}, "embed: out");
+  if (a.first < 0 || a.first > embed_vocabulary(a) - a.table.rows)
+    fail(ErrorCode::invalid_argument, "embed: first: ", a.first, ", expected 0..", embed_vocabulary(a) - a.table.rows);
 }
 
 void check_tokens(const EmbedArgs& a) {
   for (int64_t t = 0; t < a.token.dim(0); ++t) {
     const int32_t id = *a.token.at(t);
-    if (id < -1 || id >= a.table.rows)
-      fail(ErrorCode::invalid_argument, "embed: token[", t, "] is ", id, ", expected -1..", a.table.rows - 1);
+    if (id < -1 || id >= embed_vocabulary(a))
+      fail(ErrorCode::invalid_argument, "embed: token[", t, "] is ", id, ", expected -1..", embed_vocabulary(a) - 1);
   }
 }
 

@@ -22,19 +22,20 @@ __device__ __forceinline__ float element(const uint8_t* p) {
 
 template <bool kAligned, class In, class Out>
 __global__ void __launch_bounds__(kThreads)
-    embed_rows(const int32_t* token, int64_t token_stride, const uint8_t* table, int64_t row_bytes, int64_t vocabulary,
-               Rows<Out> out, int64_t T, int64_t D, uint32_t* faults) {
+    embed_rows(const int32_t* token, int64_t token_stride, const uint8_t* table, int64_t row_bytes, int64_t first,
+               int64_t held, int64_t vocabulary, Rows<Out> out, int64_t T, int64_t D, uint32_t* faults) {
   pdl_trigger();
   pdl_wait();
   const int64_t d = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kChunk;
   for (int64_t t = blockIdx.y; t < T; t += gridDim.y) {
     const int32_t id = token[t * token_stride];
-    const bool known = id >= 0 && id < vocabulary;
-    if (!known && id != -1 && threadIdx.x == 0) raise(faults, Fault::token);
+    if ((id < -1 || id >= vocabulary) && threadIdx.x == 0) raise(faults, Fault::token);
+    const int64_t place = id - first;
+    const bool known = id >= 0 && place >= 0 && place < held;
     if (d >= D) continue;
     float x[kChunk] = {};
     if (known) {
-      const uint8_t* row = table + id * row_bytes;
+      const uint8_t* row = table + place * row_bytes;
       if constexpr (kAligned) {
         load<true>(reinterpret_cast<const In*>(row) + d, x);
       } else {
@@ -61,8 +62,8 @@ void embed_cuda(const Exec& ex, const EmbedArgs& a, const EmbedDesc& d, void*) {
         using In = decltype(in);
         using Out = decltype(out);
         launch(ex, "embed", l, embed_rows<fast(), In, Out>, a.token.data, a.token.stride[0],
-               static_cast<const uint8_t*>(a.table.data), a.table.row_bytes, a.table.rows, rows<Out>(a.out), d.rows,
-               d.width, ex.faults);
+               static_cast<const uint8_t*>(a.table.data), a.table.row_bytes, a.first, a.table.rows, embed_vocabulary(a),
+               rows<Out>(a.out), d.rows, d.width, ex.faults);
       });
     });
   });

@@ -10,11 +10,12 @@ namespace {
 template <class In, class Out>
 void rows(const EmbedArgs& a) {
   for (int64_t t = 0; t < a.token.dim(0); ++t) {
-    const int32_t id = *a.token.at(t);
+    const int64_t id = *a.token.at(t) - a.first;
     for (int64_t d = 0; d < a.table.cols; ++d) {
       In x{};
       // memcpy: a mapped file has any alignment.
-      if (id >= 0) std::memcpy(&x, a.table.row(id) + d * static_cast<int64_t>(sizeof(In)), sizeof(In));
+      if (id >= 0 && id < a.table.rows)
+        std::memcpy(&x, a.table.row(id) + d * static_cast<int64_t>(sizeof(In)), sizeof(In));
       a.out.at<Out>(t)[d] = from_float<Out>(to_float(x));
     }
   }

@@ -110,6 +110,29 @@ TEST_P(Embed, AnInvalidTokenThrowsBeforeAnythingIsWritten) {
   }
 }
 
+TEST_P(Embed, PartsOfATableGiveZerosForTheTokensOfOtherPartsAndSumToTheWhole) {
+  constexpr int64_t D = 19, kRows = 4;
+  Guarded<bf16> table({3 * kRows, D});
+  test::Rng rng(5);
+  fill_normal(table, rng);
+  Guarded<int32_t> token = tokens_of({0, 3, 4, 7, 8, 11, -1});
+  const int64_t T = token.size();
+  Guarded<float> want({T, D}), sum({T, D});
+  embed(ex, {.token = token, .table = table_of(table), .out = want.view()});
+  std::fill(sum.data(), sum.data() + T * D, 0.0f);
+  for (int64_t part = 0; part < 3; ++part) {
+    Guarded<float> out({T, D});
+    const Matrix rows = dense_matrix(table.data() + part * kRows * D, DType::bf16, kRows, D);
+    embed(ex, {.token = token, .table = rows, .out = out.view(), .first = part * kRows, .vocabulary = 3 * kRows});
+    for (int64_t i = 0; i < T * D; ++i) {
+      const bool mine = token[i / D] >= 0 && token[i / D] / kRows == part;
+      ASSERT_EQ(out[i], mine ? want[i] : 0.0f) << "token " << token[i / D] << " of part " << part;
+      sum[i] += out[i];
+    }
+  }
+  EXPECT_TRUE(test::equal_bits(sum.data(), want.data(), T * D));
+}
+
 TEST_P(Embed, NoTokensIsLegal) {
   Guarded<float> table({5, 8}), out({0, 8});
   embed(ex, {.token = tokens_of({}), .table = table_of(table), .out = out.view()});
@@ -141,6 +164,12 @@ TEST(EmbedRefuses, WrongArgumentsByName) {
   EXPECT_EQ(with([](EmbedArgs& a) { a.table.data = nullptr; }), "embed: table: null pointer for shape [5, 32]");
   EXPECT_EQ(with([](EmbedArgs& a) { a.out.shape = Shape{2, 31}; }), "embed: out: shape [2, 31], expected [2, 32]");
   EXPECT_EQ(with([](EmbedArgs& a) { a.out.dtype = DType::f16; }), "embed: out: dtype F16, accepted: F32, BF16");
+  EXPECT_EQ(with([](EmbedArgs& a) { a.first = 1; }), "embed: first: 1, expected 0..0");
+  EXPECT_EQ(with([](EmbedArgs& a) { a.first = 6, a.vocabulary = 10; }), "embed: first: 6, expected 0..5");
+  EXPECT_EQ(with([&](EmbedArgs& a) {
+              a.first = 5, a.vocabulary = 10, a.token = tokens_of({0, 10});
+            }),
+            "embed: token[1] is 10, expected -1..9");
   EXPECT_EQ(with([](EmbedArgs& a) { a.token.data = nullptr; }), "embed: token: null pointer for shape [2]");
 }
 

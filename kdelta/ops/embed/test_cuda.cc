@@ -39,6 +39,24 @@ TEST(EmbedCuda, EqualsTheReferenceForEveryTypeWidthAndAlignmentOfTheTable) {
     }
 }
 
+TEST(EmbedCuda, APartOfTheVocabularyGivesZerosForOtherPartsAndRaisesNoFaultForThem) {
+  for (const int64_t first : {0, 13, 70}) {
+    Problem<bf16, float> p(40, 24, 0);
+    p.c.fill = [&](Rng& rng) {
+      fill_normal(p.table, rng);
+      for (int64_t t = 0; t < 40; ++t) p.token[t] = static_cast<int32_t>(t * 3) - 1;  // to 116
+    };
+    p.c.call = [&](const Exec& ex, const EffectCase::At& at) {
+      embed(ex, {.token = at(p.token),
+                 .table = dense_matrix(at(p.table).data, DType::bf16, 50, 24),
+                 .out = AnyView(at(p.out)).columns(0, 24),
+                 .first = first,
+                 .vocabulary = 120});
+    };
+    p.c.run("embed", embed_variants());
+  }
+}
+
 TEST(EmbedCuda, ATokenOutsideTheVocabularyGivesZerosAndRaisesItsFault) {
   Problem<bf16, bf16> p(6, 40, 0);
   p.c.fill = [&](Rng& rng) {

@@ -16,11 +16,18 @@ int64_t live_rows(const RouterArgs& a) {
   return a.live.null() ? T : std::clamp<int64_t>(a.live.data[0], 0, T);
 }
 
+int64_t held_experts(const RouterArgs& a) {
+  return a.held > 0 ? a.held : a.logits.dim(1);
+}
+
 void sort_by_expert(const RouterArgs& a, int64_t live, int32_t* cursor) {
-  const int64_t T = a.logits.dim(0), E = a.logits.dim(1), k = a.k;
+  const int64_t T = a.logits.dim(0), E = held_experts(a), k = a.k;
+  // Place of an expert among those held; below 0 or from E on: another rank's.
+  const auto held = [&](int64_t t, int64_t i) { return *a.expert.at(t, i) - a.first; };
   std::fill(cursor, cursor + E, 0);
   for (int64_t t = 0; t < live; ++t)
-    for (int64_t i = 0; i < k; ++i) ++cursor[*a.expert.at(t, i)];
+    for (int64_t i = 0; i < k; ++i)
+      if (const int64_t e = held(t, i); e >= 0 && e < E) ++cursor[e];
   int32_t place = 0;
   for (int64_t e = 0; e < E; ++e) {
     a.expert_begin.data[e] = place;
@@ -30,7 +37,12 @@ void sort_by_expert(const RouterArgs& a, int64_t live, int32_t* cursor) {
   a.expert_begin.data[E] = place;
   for (int64_t t = 0; t < live; ++t)
     for (int64_t i = 0; i < k; ++i) {
-      const int32_t p = cursor[*a.expert.at(t, i)]++;
+      const int64_t e = held(t, i);
+      if (e < 0 || e >= E) {
+        *a.position.at(t, i) = -1;
+        continue;
+      }
+      const int32_t p = cursor[e]++;
       *a.position.at(t, i) = p;
       a.source.data[p] = static_cast<int32_t>(t);
     }

@@ -12,6 +12,9 @@ void sort_by_expert(const RouterArgs& args, int64_t live, int32_t* cursor);
 // Scratch of one thread of the vector kernels: a whole number of cache lines, at least E ints.
 int64_t router_thread_bytes(const RouterDesc& d);
 
+// Experts that get places.
+int64_t held_experts(const RouterArgs& args);
+
 // Rows that choose: live[0] held to 0..T, or T.
 int64_t live_rows(const RouterArgs& args);
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kdelta/ops/router/expert_order.h"
 #include "kdelta/ops/router/variants.h"
 
 namespace kdelta {
@@ -47,7 +48,11 @@ void check(const RouterArgs& a) {
   expect_view(a.weight, {T, a.k}, "router: weight");
   expect_view(a.position, {T, a.k}, "router: position");
   expect_view(a.source, {T * a.k}, "router: source");
-  expect_view(a.expert_begin, {E + 1}, "router: expert_begin");
+  if (a.held < 0 || a.held > E) fail(ErrorCode::invalid_argument, "router: held: ", a.held, ", expected 0..", E);
+  const int64_t held = held_experts(a);
+  if (a.first < 0 || a.first > E - held)
+    fail(ErrorCode::invalid_argument, "router: first: ", a.first, ", expected 0..", E - held);
+  expect_view(a.expert_begin, {held + 1}, "router: expert_begin");
 }
 
 }  // namespace

@@ -21,9 +21,12 @@ struct RouterArgs {
   View<const int32_t> live;    // [1] or null: rows t >= live[0] choose nothing (expert -1, weight 0, position -1)
   View<int32_t> expert;        // [T, k] chosen experts, best first
   View<float> weight;          // [T, k]
-  View<int32_t> position;      // [T, k] place of the pair in expert order, 0..P-1
+  View<int32_t> position;      // [T, k] place of the pair in expert order, 0..P-1; -1: its expert is another rank's
   View<int32_t> source;        // [P] token of each place in expert order; places past the live pairs: -1
-  View<int32_t> expert_begin;  // [E+1] places of expert e: [e], [e+1]
+  View<int32_t> expert_begin;  // [held+1] places of expert first + i: [i], [i+1]
+  // The experts that get places, of a rank that holds some of them. Choices and weights know nothing of it.
+  int64_t first = 0;
+  int64_t held = 0;  // 0: all E
 };
 
 // Whatever the logits hold, live rows get k distinct experts in [0, E) and finite weights: NaN counts as the lowest

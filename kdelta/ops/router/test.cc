@@ -304,6 +304,35 @@ TEST_P(Router, RowsPast32BitsOfElementsAreFound) {
   EXPECT_TRUE(same_bits(near.weight, far.weight));
 }
 
+// Ranks that hold experts choose and weigh alike; each sorts the pairs of its own, all of which have one place.
+TEST_P(Router, RanksThatHoldPartsOfTheExpertsGiveEveryPairOnePlace) {
+  constexpr int64_t T = 37, E = 48, k = 5, kRanks = 6, kHeld = E / kRanks;
+  Call all({.T = T, .E = E, .k = k});
+  const int32_t live = 30;
+  RouterArgs whole = all.args();
+  whole.live = View<const int32_t>(&live, {1});
+  router(ex, whole);
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    Call part({.T = T, .E = E, .k = k});
+    Guarded<int32_t> begin({kHeld + 1});
+    RouterArgs a = part.args();
+    a.live = whole.live;
+    a.expert_begin = begin;
+    a.first = rank * kHeld;
+    a.held = kHeld;
+    router(ex, a);
+    EXPECT_TRUE(same_bits(part.expert, all.expert) && same_bits(part.weight, all.weight));
+    EXPECT_TRUE(part.guards_intact() && begin.guards_intact());
+    const int32_t before = all.begin[rank * kHeld];
+    for (int64_t e = 0; e <= kHeld; ++e) EXPECT_EQ(begin[e], all.begin[rank * kHeld + e] - before);
+    for (int64_t i = 0; i < T * k; ++i) {
+      const bool held = all.expert[i] >= 0 && all.expert[i] / kHeld == rank;
+      EXPECT_EQ(part.position[i], held ? all.position[i] - before : -1) << i;
+      EXPECT_EQ(part.source[i], i < begin[kHeld] ? all.source[before + i] : -1) << i;
+    }
+  }
+}
+
 TEST(RouterRefuses, WrongArgumentsByNameBeforeAnythingIsWritten) {
   TestExec ex;
   Call c({.T = 2, .E = 12, .k = 3});
@@ -325,6 +354,10 @@ TEST(RouterRefuses, WrongArgumentsByNameBeforeAnythingIsWritten) {
   EXPECT_EQ(with([&](RouterArgs& a) { a.source.shape = {5}; }), "router: source: shape [5], expected [6]");
   EXPECT_EQ(with([&](RouterArgs& a) { a.logits.stride[1] = 2; }),
             "router: logits: stride 2 on the last axis, expected 1");
+  EXPECT_EQ(with([](RouterArgs& a) { a.held = 13; }), "router: held: 13, expected 0..12");
+  EXPECT_EQ(with([](RouterArgs& a) { a.first = 1; }), "router: first: 1, expected 0..0");
+  EXPECT_EQ(with([](RouterArgs& a) { a.held = 4, a.first = 9; }), "router: first: 9, expected 0..8");
+  EXPECT_EQ(with([](RouterArgs& a) { a.held = 4; }), "router: expert_begin: shape [13], expected [5]");
   EXPECT_TRUE(c.weight.untouched());
 }
 
