@@ -198,7 +198,7 @@ Engine Engine::load(const LoadOptions& options) {
   e->engine =
       naming_force(options, [&] { return std::make_unique<runtime::Engine>(model, e->config, std::move(drafter)); });
   report(e->engine->memory());
-  if (e->model.checkpoint) prefault(*e->model.checkpoint, options.progress);
+  if (e->model.checkpoint) prefault(e->model.weights.mapped(), options.progress);
   return Engine(std::move(e));
 }
 

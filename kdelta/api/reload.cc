@@ -67,7 +67,7 @@ void Engine::reload(const std::string& directory) {
   update.require_all();
   ModelConfig named = model.config;
   named.weight_prefix = theirs;
-  (void)judge_unused(*checkpoint, named, unused, false);
+  (void)judge_unused(*checkpoint, named, model.model->shard(), unused, false);
   const uint64_t identity = model_identity(named, checkpoint.get(), unused);
   update.commit();
   engine.weights_changed(identity);

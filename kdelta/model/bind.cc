@@ -18,9 +18,11 @@ namespace {
 // Weights that no file holds.
 class Dummy {
  public:
-  explicit Dummy(uint64_t seed) : rng_(static_cast<std::minstd_rand::result_type>(seed)) {}
+  Dummy(uint64_t seed, const Shard& shard) : seed_(seed), shard_(shard) {}
 
-  void fill(const WeightSpec& spec, void* data) {
+  void fill(const PlacedSpec& placed, void* data) {
+    const WeightSpec& spec = placed.spec;
+    rng_.seed(seed_of(placed));
     if (std::holds_alternative<Matrix*>(spec.target))
       fill_matrix(spec.shape, static_cast<bf16*>(data));
     else
@@ -37,8 +39,17 @@ class Dummy {
     const float center = spec.kind == WeightKind::vector ? 1.0f : 0.0f;
     for (int64_t i = 0; i < WeightReader::values_shape(spec).numel(); ++i) data[i] = center + 0.25f * uniform();
   }
+  // A weight's own, whatever else a rank holds; of this rank where ranks differ.
+  std::minstd_rand::result_type seed_of(const PlacedSpec& placed) const {
+    uint64_t hash = 0xcbf29ce484222325u ^ seed_;  // FNV-1a
+    for (const char c : placed.prefix + placed.spec.names[0]) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+    if (placed.spec.shard != ShardRule::whole) hash += static_cast<uint64_t>(shard_.rank) * 0x9e3779b97f4a7c15u;
+    return static_cast<std::minstd_rand::result_type>(hash ^ hash >> 32);
+  }
   float uniform() { return static_cast<float>(static_cast<int32_t>(rng_())) * 0x1p-31f; }
 
+  uint64_t seed_;
+  Shard shard_;
   std::minstd_rand rng_;
 };
 
@@ -77,14 +88,15 @@ BoundWeights BoundWeights::shapes(const Checkpoint& checkpoint, const std::vecto
   return w;
 }
 
-BoundWeights BoundWeights::dummy(const std::vector<PlacedSpec>& specs, uint64_t seed, BindReport* report) {
+BoundWeights BoundWeights::dummy(const std::vector<PlacedSpec>& specs, uint64_t seed, BindReport* report,
+                                 const Shard& shard) {
   BoundWeights w;
   w.impl_ = std::make_unique<Impl>(specs, BindOptions{});
-  Dummy dummy(seed);
+  Dummy dummy(seed, shard);
   for (Impl::Entry& entry : w.impl_->entries) {
     const int64_t bytes = dummy_bytes(entry.placed.spec);
     entry.storage.emplace_back(Device{}, std::max<int64_t>(bytes, 1));
-    dummy.fill(entry.placed.spec, entry.storage[0].data());
+    dummy.fill(entry.placed, entry.storage[0].data());
     point(entry.placed.spec, entry.storage[0].data());
     entry.bound = true;
     w.impl_->report.converted_bytes += bytes;
@@ -120,6 +132,18 @@ void BoundWeights::allocate() {
     Impl::Change c = impl_->prepare(entry, reader);
     impl_->apply(c);
   }
+}
+
+std::vector<MappedRows> BoundWeights::mapped() const {
+  std::vector<MappedRows> all;
+  for (const Impl::Entry& entry : impl_->entries) {
+    const WeightSpec& spec = entry.placed.spec;
+    if (spec.kind != WeightKind::matrix || !entry.storage.empty()) continue;
+    const Matrix& m = *std::get<Matrix*>(spec.target);
+    all.push_back({m.data, m.rows, (m.cols * dtype_bits(m.dtype) + 7) / 8, m.row_bytes});
+    if (m.is_mx()) all.push_back({m.scale, m.rows, m.cols / kMxBlock, m.scale_row_bytes});
+  }
+  return all;
 }
 
 void BoundWeights::finalize() {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kdelta/core/options.h"
+#include "kdelta/io/prefault.h"
 #include "kdelta/model/weight_reader.h"
 
 namespace kdelta {
@@ -44,8 +45,9 @@ class BoundWeights {
   static BoundWeights bind(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report,
                            const BindOptions& options = {});
   // Random weights of the specs' shapes for any config (--load-format dummy): bf16 matrices, small values, same seed
-  // same weights. A product is one such matrix.
-  static BoundWeights dummy(const std::vector<PlacedSpec>& specs, uint64_t seed, BindReport* report);
+  // same weights, and what every rank holds whole is the same on all. A product is one such matrix.
+  static BoundWeights dummy(const std::vector<PlacedSpec>& specs, uint64_t seed, BindReport* report,
+                            const Shard& shard = {});
   // Shapes only: targets get addresses that nobody may touch. For planning without reading a byte of data.
   static BoundWeights shapes(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report,
                              const BindOptions& options = {});
@@ -58,6 +60,9 @@ class BoundWeights {
   static BoundWeights expect(const std::vector<PlacedSpec>& specs, const BindOptions& options = {});
   void allocate();
   void finalize();
+
+  // What is used in place: codes and scales of every matrix, of this rank's part alone. Not of shapes.
+  std::vector<MappedRows> mapped() const;
 
  private:
   friend class WeightUpdate;

@@ -5,6 +5,8 @@
 #include "kdelta/layers/mla/mla.h"
 #include "kdelta/layers/mlp/mlp.h"
 #include "kdelta/layers/moe/moe.h"
+#include "kdelta/ops/all_gather/all_gather.h"
+#include "kdelta/ops/all_reduce/all_reduce.h"
 #include "kdelta/ops/embed/embed.h"
 #include "kdelta/ops/linear/linear.h"
 
@@ -21,12 +23,12 @@ ActivationKind activation_kind(const ModelConfig& c) {
   KDELTA_UNREACHABLE("hidden activation", c.activation);
 }
 
-std::unique_ptr<Mixer> make_mixer(const ModelConfig& c, MixerKind kind) {
+std::unique_ptr<Mixer> make_mixer(const ModelConfig& c, const Shard& shard, MixerKind kind) {
   switch (kind) {
     case MixerKind::kda:
       return std::make_unique<KdaLayer>(
           KdaLayerConfig{.hidden = c.hidden_size,
-                         .heads = c.kda.heads,
+                         .heads = shard.share(c.kda.heads, "linear_attn_config.num_heads"),
                          .head_dim = c.kda.head_dim,
                          .conv_width = c.kda.conv_width,
                          .gate_form = c.kda.composed_gate ? KdaGateForm::composed : KdaGateForm::factored,
@@ -36,7 +38,7 @@ std::unique_ptr<Mixer> make_mixer(const ModelConfig& c, MixerKind kind) {
                          .norm_eps = c.rms_norm_eps});
     case MixerKind::mla:
       return std::make_unique<MlaLayer>(MlaLayerConfig{.hidden = c.hidden_size,
-                                                       .heads = c.mla.heads,
+                                                       .heads = shard.share(c.mla.heads, "num_attention_heads"),
                                                        .nope = c.mla.nope,
                                                        .rope = c.mla.rope,
                                                        .value = c.mla.value,
@@ -47,52 +49,62 @@ std::unique_ptr<Mixer> make_mixer(const ModelConfig& c, MixerKind kind) {
   KDELTA_UNREACHABLE("mixer kind", kind);
 }
 
-std::unique_ptr<Ffn> make_ffn(const ModelConfig& c, int64_t layer) {
+std::unique_ptr<Ffn> make_ffn(const ModelConfig& c, const Shard& shard, int64_t layer) {
   const ActivationKind act = activation_kind(c);
+  const bool by_width = shard.ranks > 1 && shard.split == ExpertSplit::width;
   if (!c.is_moe(layer))
     return std::make_unique<Mlp>(MlpConfig{.hidden = c.hidden_size,
-                                           .width = c.dense_width,
+                                           .width = shard.share(c.dense_width, "intermediate_size"),
                                            .activation = act,
                                            .beta = c.situ_beta,
                                            .linear_beta = c.situ_linear_beta,
                                            .prefix = ""});
-  return std::make_unique<Moe>(MoeConfig{.hidden = c.hidden_size,
-                                         .experts = c.moe.experts,
-                                         .chosen = c.moe.chosen,
-                                         .width = c.moe.width,
-                                         .latent = c.moe.latent,
-                                         .latent_norm = c.moe.latent_norm,
-                                         .groups = c.moe.groups,
-                                         .topk_groups = c.moe.topk_groups,
-                                         .renormalize = c.moe.renormalize,
-                                         .scaling = c.moe.scaling,
-                                         .shared_width = c.moe.shared * c.moe.width,
-                                         .activation = act,
-                                         .beta = c.situ_beta,
-                                         .linear_beta = c.situ_linear_beta,
-                                         .norm_eps = c.rms_norm_eps});
+  const int64_t held = by_width ? c.moe.experts : shard.share(c.moe.experts, "num_experts");
+  return std::make_unique<Moe>(
+      MoeConfig{.hidden = c.hidden_size,
+                .experts = c.moe.experts,
+                .chosen = c.moe.chosen,
+                .first = by_width ? 0 : shard.rank * held,
+                .held = held,
+                .width = by_width ? shard.share(c.moe.width, "moe_intermediate_size") : c.moe.width,
+                .width_dealt = by_width,
+                .latent = c.moe.latent,
+                .latent_held = shard.ranks > 1 ? shard.share(c.moe.latent, "routed_expert_hidden_size") : 0,
+                .latent_norm = c.moe.latent_norm,
+                .groups = c.moe.groups,
+                .topk_groups = c.moe.topk_groups,
+                .renormalize = c.moe.renormalize,
+                .scaling = c.moe.scaling,
+                .shared_width = shard.share(c.moe.shared * c.moe.width, "width of the shared experts"),
+                .activation = act,
+                .beta = c.situ_beta,
+                .linear_beta = c.situ_linear_beta,
+                .norm_eps = c.rms_norm_eps});
 }
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& config) : c_(config) {
+Decoder::Decoder(const ModelConfig& config, const Shard& shard) : c_(config), shard_(shard) {
   for (int64_t l = 0; l < c_.layers(); ++l)
-    layers_.push_back({.mixer = make_mixer(c_, c_.mixer[static_cast<size_t>(l)]),
-                       .ffn = make_ffn(c_, l),
+    layers_.push_back({.mixer = make_mixer(c_, shard_, c_.mixer[static_cast<size_t>(l)]),
+                       .ffn = make_ffn(c_, shard_, l),
                        .ffn_prefix = c_.is_moe(l) ? "block_sparse_moe." : "mlp.",
                        .input_norm = {},
                        .post_norm = {}});
 }
 
 std::vector<PlacedSpec> Decoder::weights() {
-  const int64_t V = c_.vocab_size, D = c_.hidden_size;
+  const int64_t V = shard_.share(c_.vocab_size, "vocab_size"), D = c_.hidden_size;
   const auto norm = [&](const char* name, View<const float>* target) {
     return WeightSpec{.names = {name}, .kind = WeightKind::vector, .shape = {D}, .target = target};
   };
   std::vector<PlacedSpec> all = {
-      {c_.weight_prefix, {.names = {"model.embed_tokens"}, .shape = {V, D}, .target = &embed_}},
+      {c_.weight_prefix,
+       {.names = {"model.embed_tokens"}, .shape = {V, D}, .shard = ShardRule::rows, .target = &embed_}},
       {c_.weight_prefix, norm("model.norm", &final_norm_)}};
-  if (!c_.tied_embeddings) all.push_back({c_.weight_prefix, {.names = {"lm_head"}, .shape = {V, D}, .target = &head_}});
+  if (!c_.tied_embeddings)
+    all.push_back(
+        {c_.weight_prefix, {.names = {"lm_head"}, .shape = {V, D}, .shard = ShardRule::rows, .target = &head_}});
   for (int64_t l = 0; l < c_.layers(); ++l) {
     Layer& layer = layers_[static_cast<size_t>(l)];
     const std::string prefix = layer_prefix(l);
@@ -114,7 +126,36 @@ std::vector<std::vector<StateSpec>> Decoder::states(const StateParams& params) c
 void Decoder::forward(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
                       const View<float>& logits) const {
   Arena::Scope scope(*ex.scratch);
-  with_residual(ex, {b, states, activation, logits});
+  Exec own = ex;
+  PlannedRanks planned(shard_.rank, shard_.ranks);
+  if (ex.planning) own.comm = &planned;
+  if (shard_.ranks == 1) own.comm = nullptr;  // whole, on whichever rank it runs
+  if (shard_.ranks > 1 && (own.comm == nullptr || own.comm->rank() != shard_.rank || own.comm->ranks() != shard_.ranks))
+    fail(ErrorCode::invalid_argument,
+         "comm: ", own.comm == nullptr ? "none" : str("rank ", own.comm->rank(), " of ", own.comm->ranks()),
+         ", expected rank ", shard_.rank, " of ", shard_.ranks, ", what the model was made for");
+  with_residual(own, {b, states, activation, logits});
+}
+
+void Decoder::embed_tokens(const Exec& ex, const View<const int32_t>& token, const AnyView& out) const {
+  if (ex.comm == nullptr) return embed(ex, {.token = token, .table = embed_, .out = out});
+  Arena::Scope scope(*ex.scratch);
+  const AnyView partial = ex.scratch->take(DType::f32, out.shape);
+  embed(ex, {.token = token,
+             .table = embed_,
+             .out = partial,
+             .first = shard_.rank * embed_.rows,
+             .vocabulary = c_.vocab_size});
+  all_reduce(ex, {.partial = partial, .out = out});
+}
+
+void Decoder::project_logits(const Exec& ex, const AnyConstView& x, const View<float>& logits) const {
+  const Matrix& head = c_.tied_embeddings ? embed_ : head_;
+  if (ex.comm == nullptr) return linear(ex, {.x = x, .w = head, .out = logits});
+  Arena::Scope scope(*ex.scratch);
+  const AnyView part = ex.scratch->take(DType::f32, {x.dim(0), head.rows});
+  linear(ex, {.x = x, .w = head, .out = part});
+  all_gather(ex, {.part = part, .out = logits});
 }
 
 void Decoder::replay(const Exec& ex, const View<const int32_t>& slot, const View<const int32_t>& accepted,
@@ -124,7 +165,7 @@ void Decoder::replay(const Exec& ex, const View<const int32_t>& slot, const View
 
 void Decoder::run_layers(Exec ex, const Step& step, Residual& stream) const {
   const Batch& b = step.b;
-  embed(ex, {.token = b.token, .table = embed_, .out = stream.sum()});
+  embed_tokens(ex, b.token, stream.sum());
   const AnyView x = ex.scratch->take(step.activation, {b.tokens(), c_.hidden_size});
   for (int64_t l = 0; l < c_.layers(); ++l) {
     const Layer& layer = layers_[static_cast<size_t>(l)];
@@ -144,7 +185,7 @@ void Decoder::run_layers(Exec ex, const Step& step, Residual& stream) const {
   embed(
       ex,
       {.token = b.logit_row, .table = dense_matrix(x.data, step.activation, b.tokens(), c_.hidden_size), .out = rows});
-  linear(ex, {.x = rows, .w = c_.tied_embeddings ? embed_ : head_, .out = step.logits});
+  project_logits(ex, rows, step.logits);
 }
 
 }  // namespace kdelta

@@ -23,8 +23,9 @@ class Residual {
 
 class Decoder : public Model {
  public:
-  explicit Decoder(const ModelConfig& config);
+  Decoder(const ModelConfig& config, const Shard& shard);
   const ModelConfig& config() const override { return c_; }
+  const Shard& shard() const override { return shard_; }
   std::vector<PlacedSpec> weights() override;
   std::vector<std::vector<StateSpec>> states(const StateParams& params) const override;
   void forward(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
@@ -58,10 +59,15 @@ class Decoder : public Model {
   }
 
   ModelConfig c_;
+  Shard shard_;
   std::vector<Layer> layers_;
   View<const float> final_norm_;
 
  private:
+  // Rows of the vocabulary are dealt to ranks: embeddings are their sum, logits stand side by side.
+  void embed_tokens(const Exec& ex, const View<const int32_t>& token, const AnyView& out) const;
+  void project_logits(const Exec& ex, const AnyConstView& x, const View<float>& logits) const;
+
   Matrix embed_, head_;
 };
 

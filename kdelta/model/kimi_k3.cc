@@ -9,8 +9,8 @@ namespace {
 
 class KimiK3 final : public Decoder {
  public:
-  explicit KimiK3(const ModelConfig& config)
-      : Decoder(config), mixer_score_(layers_.size()), ffn_score_(layers_.size()) {}
+  KimiK3(const ModelConfig& config, const Shard& shard)
+      : Decoder(config, shard), mixer_score_(layers_.size()), ffn_score_(layers_.size()) {}
 
  private:
   // Every attn_res_block layers the running sum is committed as a block and starts again from the attention output.
@@ -86,10 +86,10 @@ class KimiK3 final : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Model> make_kimi_k3(const ModelConfig& config) {
+std::unique_ptr<Model> make_kimi_k3(const ModelConfig& config, const Shard& shard) {
   if (config.attn_res_block < 1)
     fail(ErrorCode::bad_file, "config.json: text_config.attn_res_block_size: missing (Kimi K3 needs it)");
-  return std::make_unique<KimiK3>(config);
+  return std::make_unique<KimiK3>(config, shard);
 }
 
 }  // namespace kdelta

@@ -42,11 +42,11 @@ class KimiLinear final : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Model> make_kimi_linear(const ModelConfig& config) {
+std::unique_ptr<Model> make_kimi_linear(const ModelConfig& config, const Shard& shard) {
   if (config.attn_res_block > 0)
     fail(ErrorCode::bad_file, "config.json: attn_res_block_size: ", config.attn_res_block,
          ", expected absent (a Kimi K3 mixes residuals, Kimi-Linear does not)");
-  return std::make_unique<KimiLinear>(config);
+  return std::make_unique<KimiLinear>(config, shard);
 }
 
 }  // namespace kdelta

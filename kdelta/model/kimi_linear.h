@@ -5,6 +5,6 @@
 
 namespace kdelta {
 
-std::unique_ptr<Model> make_kimi_linear(const ModelConfig& config);
+std::unique_ptr<Model> make_kimi_linear(const ModelConfig& config, const Shard& shard);
 
 }  // namespace kdelta

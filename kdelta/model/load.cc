@@ -45,7 +45,7 @@ GateDecision decide(const LoadedModel& m, const LoadChoices& choices) {
   return decide_gate(gate_table(), {.isa = std::min(choices.options.isa, detect_isa()),
                                     .T = choices.decode_rows,
                                     .D = m.config.hidden_size,
-                                    .P = c.heads * c.head_dim,
+                                    .P = c.heads / choices.shard.ranks * c.head_dim,
                                     .R = c.head_dim});
 }
 
@@ -87,10 +87,11 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
     m.config.weight_prefix = find_weight_prefix(*m.checkpoint, m.config);
   }
   choose_gate_form(m, choices);
-  m.model = make_model(m.config);
+  m.model = make_model(m.config, choices.shard);
   const std::vector<PlacedSpec> specs = m.model->weights();
-  const BindOptions options{
-      .shard = {}, .options = choices.options, .quantization = m.config.quantization.value_or(Quantization{})};
+  const BindOptions options{.shard = choices.shard,
+                            .options = choices.options,
+                            .quantization = m.config.quantization.value_or(Quantization{})};
   switch (format) {
     case LoadFormat::checkpoint:
       m.weights = BoundWeights::bind(*m.checkpoint, specs, &m.report, options);
@@ -99,14 +100,16 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
       m.weights = BoundWeights::shapes(*m.checkpoint, specs, &m.report, options);
       break;
     case LoadFormat::dummy:
-      m.weights = BoundWeights::dummy(specs, 1, &m.report);
+      m.weights = BoundWeights::dummy(specs, 1, &m.report, choices.shard);
       break;
     case LoadFormat::config_only:
       m.weights = BoundWeights::dummy_shapes(specs, &m.report);
       break;
   }
+  drop_other_ranks(m.config, choices.shard, &m.report.unused);
   if (m.checkpoint)
-    for (std::string& note : judge_unused(*m.checkpoint, m.config, m.report.unused, format == LoadFormat::headers))
+    for (std::string& note :
+         judge_unused(*m.checkpoint, m.config, choices.shard, m.report.unused, format == LoadFormat::headers))
       m.notes.push_back(std::move(note));
   if (format == LoadFormat::checkpoint || format == LoadFormat::dummy)
     m.identity = model_identity(m.config, m.checkpoint ? &*m.checkpoint : nullptr, m.report.unused);

@@ -20,6 +20,7 @@ enum class LoadFormat : uint8_t {
 // What a model's file leaves open.
 struct LoadChoices {
   GateChoice kda_gate = GateChoice::factored;
+  Shard shard;              // the part of the model that is loaded, and all of the files that is read
   int64_t decode_rows = 1;  // sequences of a usual step, for GateChoice::automatic
   Options options;          // threads and instruction set of work at loading
 };
@@ -39,7 +40,8 @@ struct LoadedModel {
 std::string find_weight_prefix(const Checkpoint& checkpoint, const ModelConfig& config);
 
 // Throws Error(bad_file) naming file, tensor or field and the reason; so too for kda_gate composed when a factor is
-// quantised, which automatic answers with the factored form and a note.
+// quantised, which automatic answers with the factored form and a note. Throws Error(unsupported) for parts that ranks
+// cannot have, as make_model does.
 LoadedModel load_model(const std::string& directory, LoadFormat format, const LoadChoices& choices = {});
 
 }  // namespace kdelta

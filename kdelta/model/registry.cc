@@ -5,12 +5,13 @@
 
 namespace kdelta {
 
-std::unique_ptr<Model> make_model(const ModelConfig& config) {
+std::unique_ptr<Model> make_model(const ModelConfig& config, const Shard& shard) {
+  check_shard(shard);
   switch (config.kind) {
     case ModelKind::kimi_linear:
-      return make_kimi_linear(config);
+      return make_kimi_linear(config, shard);
     case ModelKind::kimi_k3:
-      return make_kimi_k3(config);
+      return make_kimi_k3(config, shard);
   }
   KDELTA_UNREACHABLE("model kind", config.kind);
 }

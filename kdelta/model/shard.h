@@ -1,4 +1,5 @@
-// Which part of a model one rank of several holds.
+// Which part of a model one rank of several holds: heads, widths, experts and vocabulary are dealt out in equal parts,
+// in order; latents, norms, routers and residual mixers every rank holds whole.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,12 @@
 
 namespace kdelta {
 
+// How routed experts are dealt: whole ones, or a part of the width of each.
+enum class ExpertSplit : uint8_t { experts, width };
+
 struct Shard {
   int rank = 0, ranks = 1;
+  ExpertSplit split = ExpertSplit::experts;
 
   // This rank's part of `total`. Throws Error(unsupported) naming both numbers when the ranks cannot have equal parts.
   int64_t share(int64_t total, const char* what) const {

@@ -102,8 +102,8 @@ Switch find_switch(const ModelConfig& c, int64_t layer, std::string_view name, s
 
 class Judge {
  public:
-  Judge(const Checkpoint& checkpoint, const ModelConfig& config, bool headers_only)
-      : checkpoint_(checkpoint), c_(config), headers_only_(headers_only) {}
+  Judge(const Checkpoint& checkpoint, const ModelConfig& config, const Shard& shard, bool headers_only)
+      : checkpoint_(checkpoint), c_(config), shard_(shard), headers_only_(headers_only) {}
 
   std::vector<std::string> notes(const std::vector<std::string>& unused) {
     find_draft_layers(unused);
@@ -172,9 +172,10 @@ class Judge {
     const TensorInfo& head = *checkpoint_.find(name);
     const std::string embedding = c_.weight_prefix + "model.embed_tokens.weight";
     const TensorInfo* e = checkpoint_.find(embedding);
+    const int64_t part = head.bytes / shard_.ranks, mine = shard_.rank * part;
     const bool same = e != nullptr && e->dtype == head.dtype && e->shape == head.shape &&
-                      (headers_only_ ||
-                       std::memcmp(checkpoint_.data(*e), checkpoint_.data(head), static_cast<size_t>(head.bytes)) == 0);
+                      (headers_only_ || std::memcmp(checkpoint_.data(*e) + mine, checkpoint_.data(head) + mine,
+                                                    static_cast<size_t>(part)) == 0);
     if (!same)
       refuse(name, str("differs from ", embedding, ", but ", checkpoint_.directory(),
                        "/config.json has tie_word_embeddings: true"));
@@ -188,6 +189,7 @@ class Judge {
 
   const Checkpoint& checkpoint_;
   const ModelConfig& c_;
+  const Shard& shard_;
   bool headers_only_;
   std::set<int64_t> draft_layers_;
   std::vector<std::string> notes_;
@@ -196,9 +198,22 @@ class Judge {
 
 }  // namespace
 
-std::vector<std::string> judge_unused(const Checkpoint& checkpoint, const ModelConfig& config,
+void drop_other_ranks(const ModelConfig& c, const Shard& shard, std::vector<std::string>* unused) {
+  if (shard.ranks == 1 || shard.split != ExpertSplit::experts) return;
+  const int64_t held = c.moe.experts / shard.ranks;
+  std::erase_if(*unused, [&](const std::string& name) {
+    std::string_view part, rest;
+    const int64_t layer = split_layer(name, &part);
+    if (layer < 0 || layer >= c.layers() || !c.is_moe(layer)) return false;
+    const int64_t expert = split_number(part, "block_sparse_moe.experts.", &rest);
+    return expert >= 0 && expert < c.moe.experts && expert / held != shard.rank &&
+           (rest.starts_with("w1.weight") || rest.starts_with("w2.weight") || rest.starts_with("w3.weight"));
+  });
+}
+
+std::vector<std::string> judge_unused(const Checkpoint& checkpoint, const ModelConfig& config, const Shard& shard,
                                       const std::vector<std::string>& unused, bool headers_only) {
-  return Judge(checkpoint, config, headers_only).notes(unused);
+  return Judge(checkpoint, config, shard, headers_only).notes(unused);
 }
 
 }  // namespace kdelta

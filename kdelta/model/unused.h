@@ -8,15 +8,21 @@
 
 #include "kdelta/io/checkpoint.h"
 #include "kdelta/model/config.h"
+#include "kdelta/model/shard.h"
 
 namespace kdelta {
+
+// Takes out of `unused`, the tensors that no weight of this part of `config` named, those of the experts that other
+// ranks hold. (Of everything else that is dealt every rank holds a part.)
+void drop_other_ranks(const ModelConfig& config, const Shard& shard, std::vector<std::string>* unused);
 
 // Notes, a line each, on `unused`, the tensors that no weight of `config` named. Throws Error(bad_file) naming the
 // tensor for
 //   a weight under both prefixes ("language_model." and none);
 //   a tensor of a layer of the model that only a switch of config.json would use which is absent or off: the field too;
-//   an lm_head.weight that differs from the embedding it is said to be tied to (headers_only: in shape or dtype).
-std::vector<std::string> judge_unused(const Checkpoint& checkpoint, const ModelConfig& config,
+//   an lm_head.weight that differs, in this part, from the embedding it is said to be tied to (headers_only: in shape
+//   or dtype).
+std::vector<std::string> judge_unused(const Checkpoint& checkpoint, const ModelConfig& config, const Shard& shard,
                                       const std::vector<std::string>& unused, bool headers_only);
 
 }  // namespace kdelta

@@ -46,6 +46,7 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   exec_.scratch = scratch_.get();
   exec_.threads = threads_.get();
   exec_.options = &config_.options;
+  exec_.comm = config_.comm;
   if (config.drafts > 0 && !drafter_) drafter_ = make_lookup_drafter();
   if (drafter_) drafter_->attach(exec_);
   const auto n = static_cast<size_t>(config.max_sequences), m = static_cast<size_t>(capacity_.logit_rows);

@@ -51,12 +51,12 @@ class Engine {
   // ended).
   void finish(RequestId id, FinishReason reason);
 
-  // The state of a live request, whole, with the tokens up to now; the request itself goes on. Throws
+  // The state of a live request, of this model's shard, with the tokens up to now; the request itself goes on. Throws
   // Error(invalid_argument) for an id that is not live.
   StateImage export_state(RequestId id);
   // Queues a request that goes on where the image ends: its next token comes from a decode row. The state lies in
-  // memory of its own until it is admitted. Throws Error(invalid_argument) naming what does not fit: another model or
-  // dtype, a shard, tokens that are computed already, more than the context holds.
+  // memory of its own until it is admitted. Throws Error(invalid_argument) naming what does not fit: another model,
+  // shard or dtype, tokens that are computed already, more than the context holds.
   RequestId import_state(const StateImage& image);
   // The longest beginning of `prompt` that a request could start behind now, as an image of that many tokens; of none
   // when nothing is kept.
@@ -75,6 +75,10 @@ class Engine {
   // One step. False when nothing is left to do. Events arrive during the call, in row order. A step that throws ends
   // its requests with FinishReason::error; the others go on.
   bool step(const std::function<void(const TokenEvent&)>& on_event);
+
+  // A step without requests in the shape of one of the configuration's buckets: this rank's part in the collectives of
+  // ranks that have work in that shape. No state changes. Throws what the step threw.
+  void idle(const Bucket& bucket);
 
   // The logits of the last step [rows, vocabulary] and, per row, the request. For parity checks.
   View<const float> last_logits() const;

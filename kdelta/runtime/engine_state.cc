@@ -32,6 +32,8 @@ std::vector<StatePart> empty_parts(const LayerStates& layers, int64_t columns, i
 StateImage Engine::empty_image() const {
   StateImage image;
   image.model = config_.model_id;
+  image.shard = model_.shard().rank;
+  image.shards = model_.shard().ranks;
   image.grid = config_.prefill_grid;
   return image;
 }
@@ -70,6 +72,10 @@ StateImage Engine::export_state(RequestId id) {
 
 namespace {
 
+std::string shard_text(int shard, int shards) {
+  return shards == 1 ? "the whole" : str("shard ", shard, " of ", shards);
+}
+
 [[noreturn]] void refuse(const std::string& what) {
   fail(ErrorCode::invalid_argument, "state: ", what);
 }
@@ -89,11 +95,13 @@ void expect_part(const StatePart& got, const StatePart& want) {
 
 }  // namespace
 
-// Of this model, whole, and cut as this engine cuts.
+// Of this model, of the part of it that is here, and cut as this engine cuts.
 void Engine::check_image(const StateImage& image) const {
   if (image.model != config_.model_id)
     refuse(str("of another model, number ", image.model, ", this one is ", config_.model_id));
-  if (image.shards != 1) refuse(str("shard ", image.shard, " of ", image.shards, ", expected the whole"));
+  const Shard& own = model_.shard();
+  if (image.shards != own.ranks || image.shard != own.rank)
+    refuse(str(shard_text(image.shard, image.shards), ", expected ", shard_text(own.rank, own.ranks)));
   if (image.grid != config_.prefill_grid)
     refuse(str("its prompt is cut at multiples of ", image.grid, ", this engine's prefill_grid is ",
                config_.prefill_grid));

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kdelta/core/check.h"
+#include "kdelta/core/communicator.h"
 #include "kdelta/runtime/engine.h"
 
 namespace kdelta::runtime {
@@ -218,6 +219,11 @@ void Engine::reserve_snapshots(Request& r, const PlanRow& row) {
 }
 
 void Engine::run_step() {
+  const auto give_up = [this](const char* what) {
+    // The other ranks are in the middle of the same step.
+    if (config_.comm != nullptr) config_.comm->fail(what);
+    for (const BatchRow& row : rows_) fail_request(*row.request, what);
+  };
   try {
     const Bucket* bucket = choose_bucket(config_.buckets, rows_);
     const Batch& b = builder_->build(rows_, config_.all_logits, bucket);
@@ -227,13 +233,28 @@ void Engine::run_step() {
                    logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size}));
     if (!config_.all_logits) sample_rows();
   } catch (const std::bad_alloc&) {
-    for (const BatchRow& row : rows_) fail_request(*row.request, kNoMemory);
-    return;
+    return give_up(kNoMemory);
   } catch (const std::exception& e) {
-    for (const BatchRow& row : rows_) fail_request(*row.request, e.what());
-    return;
+    return give_up(e.what());
   }
   commit();
+}
+
+void Engine::idle(const Bucket& bucket) {
+  const auto& known = config_.buckets;
+  if (std::none_of(known.begin(), known.end(),
+                   [&](const Bucket& b) { return b.rows == bucket.rows && b.row_tokens == bucket.row_tokens; }))
+    fail(ErrorCode::invalid_argument, "bucket: ", bucket.rows, " rows of ", bucket.row_tokens,
+         " tokens, expected one of the configuration's");
+  try {
+    const Batch& b = builder_->build({}, config_.all_logits, &bucket);
+    logit_rows_ = 0;
+    model_.forward(exec_, b, pool_->views(), config_.activation,
+                   logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size}));
+  } catch (const std::exception& e) {
+    if (config_.comm != nullptr) config_.comm->fail(e.what());
+    throw;
+  }
 }
 
 // The sampler sees before each draft what plain decoding would have seen there, draw number included: the token it

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kdelta/layers/over_ranks.h"
 #include "kdelta/ops/gated_norm/gated_norm.h"
 #include "kdelta/ops/kda/kda.h"
 #include "kdelta/ops/linear/linear.h"
@@ -194,7 +195,7 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
   gated_norm(
       ex,
       {.x = core, .gate = gate.split_last(H, K), .weight = o_norm_, .eps = c_.norm_eps, .live = b.live(), .out = core});
-  linear(ex, {.x = AnyConstView(core.data, core.dtype, {T, P}), .w = o_, .addend = addend, .out = out});
+  linear_over_ranks(ex, AnyConstView(core.data, core.dtype, {T, P}), o_, addend, out);
 }
 
 }  // namespace kdelta

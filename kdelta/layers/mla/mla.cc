@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kdelta/layers/over_ranks.h"
 #include "kdelta/ops/activation/activation.h"
 #include "kdelta/ops/linear/linear.h"
 #include "kdelta/ops/mla/mla.h"
@@ -11,23 +12,25 @@ namespace kdelta {
 
 std::vector<WeightSpec> MlaLayer::weights() {
   const int64_t D = c_.hidden, Q = c_.heads * (c_.nope + c_.rope), V = c_.heads * c_.value;
+  constexpr auto kRows = ShardRule::rows;  // heads; what is in front of them every rank holds whole
   std::vector<WeightSpec> w = {
       {.names = {"kv_a_proj_with_mqa"}, .shape = {c_.latent + c_.rope, D}, .target = &kv_a_},
       {.names = {"kv_a_layernorm"}, .kind = WeightKind::vector, .shape = {c_.latent}, .target = &kv_norm_},
       {.names = {"kv_b_proj"},
        .shape = {c_.heads * (c_.nope + c_.value), c_.latent},
+       .shard = kRows,
        .absorbed = true,
        .target = &kv_b_},
-      {.names = {"o_proj"}, .shape = {D, V}, .target = &o_},
+      {.names = {"o_proj"}, .shape = {D, V}, .shard = ShardRule::columns, .target = &o_},
   };
   if (c_.query_rank > 0) {
     w.push_back({.names = {"q_a_proj"}, .shape = {c_.query_rank, D}, .target = &q_a_});
     w.push_back({.names = {"q_a_layernorm"}, .kind = WeightKind::vector, .shape = {c_.query_rank}, .target = &q_norm_});
-    w.push_back({.names = {"q_b_proj"}, .shape = {Q, c_.query_rank}, .target = &q_b_});
+    w.push_back({.names = {"q_b_proj"}, .shape = {Q, c_.query_rank}, .shard = kRows, .target = &q_b_});
   } else {
-    w.push_back({.names = {"q_proj"}, .shape = {Q, D}, .target = &q_});
+    w.push_back({.names = {"q_proj"}, .shape = {Q, D}, .shard = kRows, .target = &q_});
   }
-  if (c_.output_gate) w.push_back({.names = {"g_proj"}, .shape = {V, D}, .target = &g_});
+  if (c_.output_gate) w.push_back({.names = {"g_proj"}, .shape = {V, D}, .shard = kRows, .target = &g_});
   return w;
 }
 
@@ -84,7 +87,7 @@ void MlaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
     linear(ex, {.x = x, .w = g_, .out = gate});
     activation(ex, {.kind = ActivationKind::sigmoid_gate, .gate = gate, .up = attended, .out = attended});
   }
-  linear(ex, {.x = attended, .w = o_, .addend = addend, .out = out});
+  linear_over_ranks(ex, attended, o_, addend, out);
 }
 
 }  // namespace kdelta

@@ -6,7 +6,7 @@
 namespace kdelta {
 
 struct MlaLayerConfig {
-  int64_t hidden = 0, heads = 0, nope = 0, rope = 0, value = 0, latent = 0;
+  int64_t hidden = 0, heads = 0 /* of this rank */, nope = 0, rope = 0, value = 0, latent = 0;
   int64_t query_rank = 0;    // 0: q_proj; else q_a -> norm -> q_b
   bool output_gate = false;  // g_proj
   // The vendor's code builds the two latent norms with its class default, whatever rms_norm_eps says.

@@ -1,13 +1,17 @@
 #include "kdelta/layers/mlp/mlp.h"
 
-#include "kdelta/ops/linear/linear.h"
+#include "kdelta/layers/over_ranks.h"
 
 namespace kdelta {
 
 std::vector<WeightSpec> Mlp::weights() {
-  return {{.names = {c_.prefix + "gate_proj"}, .shape = {c_.width, c_.hidden}, .target = &gate_},
-          {.names = {c_.prefix + "up_proj"}, .shape = {c_.width, c_.hidden}, .target = &up_},
-          {.names = {c_.prefix + "down_proj"}, .shape = {c_.hidden, c_.width}, .target = &down_}};
+  return {
+      {.names = {c_.prefix + "gate_proj"}, .shape = {c_.width, c_.hidden}, .shard = ShardRule::rows, .target = &gate_},
+      {.names = {c_.prefix + "up_proj"}, .shape = {c_.width, c_.hidden}, .shard = ShardRule::rows, .target = &up_},
+      {.names = {c_.prefix + "down_proj"},
+       .shape = {c_.hidden, c_.width},
+       .shard = ShardRule::columns,
+       .target = &down_}};
 }
 
 void Mlp::forward(const Exec& ex, const Batch&, const AnyConstView& x, const AnyConstView& addend,
@@ -19,7 +23,7 @@ void Mlp::forward(const Exec& ex, const Batch&, const AnyConstView& x, const Any
   linear(ex, {.x = x, .w = up_, .out = up});
   activation(
       ex, {.kind = c_.activation, .beta = c_.beta, .linear_beta = c_.linear_beta, .gate = gate, .up = up, .out = gate});
-  linear(ex, {.x = gate, .w = down_, .addend = addend, .out = out});
+  linear_over_ranks(ex, gate, down_, addend, out);
 }
 
 }  // namespace kdelta

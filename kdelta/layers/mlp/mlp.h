@@ -7,7 +7,7 @@
 namespace kdelta {
 
 struct MlpConfig {
-  int64_t hidden = 0, width = 0;
+  int64_t hidden = 0, width = 0;  // width: of this rank
   ActivationKind activation = ActivationKind::swiglu;
   float beta = 1, linear_beta = 0;  // SiTU
   std::string prefix;               // of its tensor names: "" or "shared_experts."

@@ -1,5 +1,6 @@
 #include "kdelta/layers/moe/moe.h"
 
+#include "kdelta/ops/all_reduce/all_reduce.h"
 #include "kdelta/ops/grouped_linear/grouped_linear.h"
 #include "kdelta/ops/linear/linear.h"
 #include "kdelta/ops/moe_combine/moe_combine.h"
@@ -14,7 +15,7 @@ struct Moe::Routing {
 };
 
 Moe::Moe(const MoeConfig& config) : c_(config) {
-  const auto E = static_cast<size_t>(c_.experts);
+  const auto E = static_cast<size_t>(held());
   w1_.resize(E), w2_.resize(E), w3_.resize(E);
   if (c_.shared_width > 0)
     shared_ = std::make_unique<Mlp>(MlpConfig{.hidden = c_.hidden,
@@ -27,6 +28,7 @@ Moe::Moe(const MoeConfig& config) : c_(config) {
 
 std::vector<WeightSpec> Moe::weights() {
   const int64_t inner = c_.latent > 0 ? c_.latent : c_.hidden;
+  const auto part = [&](ShardRule rule) { return c_.width_dealt ? rule : ShardRule::whole; };
   std::vector<WeightSpec> w = {{.names = {"gate"}, .shape = {c_.experts, c_.hidden}, .target = &gate_},
                                {.names = {"gate.e_score_correction_bias"},
                                 .kind = WeightKind::vector,
@@ -35,17 +37,21 @@ std::vector<WeightSpec> Moe::weights() {
                                 .target = &bias_}};
   if (c_.latent > 0) {
     w.push_back({.names = {"routed_expert_down_proj"}, .shape = {c_.latent, c_.hidden}, .target = &latent_down_});
-    w.push_back({.names = {"routed_expert_up_proj"}, .shape = {c_.hidden, c_.latent}, .target = &latent_up_});
+    w.push_back({.names = {"routed_expert_up_proj"},
+                 .shape = {c_.hidden, c_.latent_held > 0 ? c_.latent_held : c_.latent},
+                 .shard = c_.latent_held > 0 ? ShardRule::columns : ShardRule::whole,
+                 .target = &latent_up_});
     if (c_.latent_norm)
       w.push_back(
           {.names = {"routed_expert_norm"}, .kind = WeightKind::vector, .shape = {c_.latent}, .target = &latent_norm_});
   }
-  for (int64_t e = 0; e < c_.experts; ++e) {
-    const std::string prefix = "experts." + std::to_string(e) + ".";
+  for (int64_t e = 0; e < held(); ++e) {
+    const std::string prefix = "experts." + std::to_string(c_.first + e) + ".";
     const auto i = static_cast<size_t>(e);
-    w.push_back({.names = {prefix + "w1"}, .shape = {c_.width, inner}, .target = &w1_[i]});
-    w.push_back({.names = {prefix + "w3"}, .shape = {c_.width, inner}, .target = &w3_[i]});
-    w.push_back({.names = {prefix + "w2"}, .shape = {inner, c_.width}, .target = &w2_[i]});
+    const ShardRule rows = part(ShardRule::rows), columns = part(ShardRule::columns);
+    w.push_back({.names = {prefix + "w1"}, .shape = {c_.width, inner}, .shard = rows, .target = &w1_[i]});
+    w.push_back({.names = {prefix + "w3"}, .shape = {c_.width, inner}, .shard = rows, .target = &w3_[i]});
+    w.push_back({.names = {prefix + "w2"}, .shape = {inner, c_.width}, .shard = columns, .target = &w2_[i]});
   }
   if (shared_) {
     for (WeightSpec& s : shared_->weights()) w.push_back(std::move(s));
@@ -58,7 +64,7 @@ Moe::Routing Moe::route(const Exec& ex, const Batch& b, const AnyConstView& x) c
   const Routing r{.expert = ex.scratch->take<int32_t>({T, k}),
                   .position = ex.scratch->take<int32_t>({T, k}),
                   .source = ex.scratch->take<int32_t>({T * k}),
-                  .expert_begin = ex.scratch->take<int32_t>({c_.experts + 1}),
+                  .expert_begin = ex.scratch->take<int32_t>({held() + 1}),
                   .weight = ex.scratch->take<float>({T, k})};
   Arena::Scope scope(*ex.scratch);
   const View<float> logits = ex.scratch->take<float>({T, c_.experts});
@@ -75,7 +81,9 @@ Moe::Routing Moe::route(const Exec& ex, const Batch& b, const AnyConstView& x) c
               .weight = r.weight,
               .position = r.position,
               .source = r.source,
-              .expert_begin = r.expert_begin});
+              .expert_begin = r.expert_begin,
+              .first = c_.first,
+              .held = held()});
   ex.show("router_idx", r.expert);
   ex.show("router_weight", r.weight);
   return r;
@@ -83,7 +91,8 @@ Moe::Routing Moe::route(const Exec& ex, const Batch& b, const AnyConstView& x) c
 
 AnyView Moe::run_experts(const Exec& ex, const Routing& r, const AnyConstView& z) const {
   const int64_t P = r.source.dim(0), inner = c_.latent > 0 ? c_.latent : c_.hidden;
-  const AnyView y = ex.scratch->take(z.dtype, {P, inner});
+  // Partial sums of ranks are rounded when they are whole.
+  const AnyView y = ex.scratch->take(c_.width_dealt ? DType::f32 : z.dtype, {P, inner});
   Arena::Scope scope(*ex.scratch);
   const AnyView gate = ex.scratch->take(z.dtype, {P, c_.width}), up = ex.scratch->take(z.dtype, {P, c_.width});
   grouped_linear(ex, {.x = z, .row = r.source, .expert_begin = r.expert_begin, .w = w1_, .out = gate});
@@ -94,8 +103,16 @@ AnyView Moe::run_experts(const Exec& ex, const Routing& r, const AnyConstView& z
   return y;
 }
 
+void Moe::sum_routed(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& z,
+                     const AnyConstView& addend, const AnyView& out) const {
+  const Routing r = route(ex, b, x);
+  const AnyView y = run_experts(ex, r, z);
+  moe_combine(ex, {.y = y, .position = r.position, .weight = r.weight, .addend = addend, .out = out});
+}
+
 void Moe::forward(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& addend,
                   const AnyView& out) const {
+  if (ex.comm != nullptr) return forward_over_ranks(ex, b, x, addend, out);
   Arena::Scope scope(*ex.scratch);
   const int64_t T = x.dim(0);
   AnyConstView rest = addend;  // what the routed sum is added to
@@ -104,18 +121,37 @@ void Moe::forward(const Exec& ex, const Batch& b, const AnyConstView& x, const A
     shared_->forward(ex, b, x, addend, shared);
     rest = shared;
   }
-  const Routing r = route(ex, b, x);
-  if (c_.latent == 0) {
-    const AnyView y = run_experts(ex, r, x);
-    moe_combine(ex, {.y = y, .position = r.position, .weight = r.weight, .addend = rest, .out = out});
-    return;
-  }
+  if (c_.latent == 0) return sum_routed(ex, b, x, x, rest, out);
   const AnyView z = ex.scratch->take(x.dtype, {T, c_.latent});
   linear(ex, {.x = x, .w = latent_down_, .out = z});
-  const AnyView y = run_experts(ex, r, z);
-  moe_combine(ex, {.y = y, .position = r.position, .weight = r.weight, .out = z});
+  sum_routed(ex, b, x, z, {}, z);
   if (c_.latent_norm) norm(ex, {.x = z, .weight = latent_norm_, .out = z, .eps = c_.norm_eps});
   linear(ex, {.x = z, .w = latent_up_, .addend = rest, .out = out});
+}
+
+// The norm needs the sum of all ranks, so there are two meetings: of the latents, and of what is projected up from this
+// rank's columns of them together with the shared experts. These come last: moe_combine does not read the addend of a
+// token that chose no expert of this rank.
+void Moe::forward_over_ranks(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& addend,
+                             const AnyView& out) const {
+  Arena::Scope scope(*ex.scratch);
+  Exec own = ex;  // of this rank alone
+  own.comm = nullptr;
+  const int64_t T = x.dim(0);
+  const AnyView partial = ex.scratch->take(DType::f32, {T, c_.hidden});
+  if (c_.latent == 0) {
+    sum_routed(own, b, x, x, {}, partial);
+  } else {
+    const AnyView z = ex.scratch->take(x.dtype, {T, c_.latent}), sum = ex.scratch->take(DType::f32, {T, c_.latent});
+    linear(own, {.x = x, .w = latent_down_, .out = z});
+    sum_routed(own, b, x, z, {}, sum);
+    all_reduce(ex, {.partial = sum, .out = z});
+    if (c_.latent_norm) norm(own, {.x = z, .weight = latent_norm_, .out = z, .eps = c_.norm_eps});
+    const int64_t columns = latent_up_.cols;
+    linear(own, {.x = z.columns(ex.comm->rank() * columns, columns), .w = latent_up_, .out = partial});
+  }
+  if (shared_) shared_->forward(own, b, x, partial, partial);
+  all_reduce(ex, {.partial = partial, .addend = addend, .out = out});
 }
 
 }  // namespace kdelta

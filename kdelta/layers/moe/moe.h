@@ -11,13 +11,17 @@
 namespace kdelta {
 
 struct MoeConfig {
-  int64_t hidden = 0, experts = 0, chosen = 0, width = 0;
-  int64_t latent = 0;  // 0: plain
+  int64_t hidden = 0, experts = 0, chosen = 0;
+  int64_t first = 0, held = 0;  // experts of this rank, from `first` on; held 0: all
+  int64_t width = 0;            // of an expert, this rank's part of it
+  bool width_dealt = false;     // there are other parts
+  int64_t latent = 0;           // 0: plain
+  int64_t latent_held = 0;      // this rank's inputs of the up projection; 0: all
   bool latent_norm = false;
   int64_t groups = 1, topk_groups = 1;
   bool renormalize = true;
   float scaling = 1;
-  int64_t shared_width = 0;  // 0: no shared experts
+  int64_t shared_width = 0;  // of this rank; 0: no shared experts
   ActivationKind activation = ActivationKind::swiglu;
   float beta = 1, linear_beta = 0;
   float norm_eps = 0;
@@ -32,6 +36,12 @@ class Moe final : public Ffn {
 
  private:
   struct Routing;
+  int64_t held() const { return c_.held > 0 ? c_.held : c_.experts; }
+  // The weighted sum over the experts of this rank, in out's dtype.
+  void sum_routed(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& z,
+                  const AnyConstView& addend, const AnyView& out) const;
+  void forward_over_ranks(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& addend,
+                          const AnyView& out) const;
   Routing route(const Exec& ex, const Batch& b, const AnyConstView& x) const;
   AnyView run_experts(const Exec& ex, const Routing& r, const AnyConstView& z) const;
 
