@@ -70,7 +70,8 @@ void print_text(const Engine& engine, const InspectOptions& o) {
                  g.inputs.empty() ? "" : "  inputs " + g.inputs);
   }
   const MemoryReport& m = engine.memory();
-  fmt::print("\nmemory plan ({} tokens, {} sequences at most, activations {}, {})\n", engine.max_length(),
+  const std::string each = o.load.ranks > 1 ? fmt::format(" of each of {} ranks", o.load.ranks) : "";
+  fmt::print("\nmemory plan{} ({} tokens, {} sequences at most, activations {}, {})\n", each, engine.max_length(),
              o.load.max_sequences, o.load.dtype, engine.device_summary());
   fmt::print("  {:<32} {:>12}\n", "program and tokenizer", size(m.program));
   fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n", "weights, mapped", size(m.weights_mapped), "weights, converted",
@@ -103,10 +104,11 @@ void print_json(const Engine& engine, const InspectOptions& o) {
   fmt::print("}},\"parameters\":{},\"tensors\":{},\"files\":{},\"bytes\":{}", info.parameters, info.tensors, info.files,
              info.bytes);
   fmt::print(
-      ",\"memory\":{{\"program\":{},\"weights_mapped\":{},\"weights_converted\":{},\"slots\":{},\"pages\":{},"
+      ",\"memory\":{{\"ranks\":{},\"program\":{},\"weights_mapped\":{},\"weights_converted\":{},\"slots\":{},\"pages\":"
+      "{},"
       "\"scratch\":{},\"logits\":{},\"batch\":{},\"host\":{},\"slot_bytes\":{},\"token_bytes\":{},\"total\":{}}}",
-      m.program, m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch, m.host,
-      m.sequence_bytes, m.token_bytes, m.total());
+      o.load.ranks, m.program, m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch,
+      m.host, m.sequence_bytes, m.token_bytes, m.total());
   fmt::print(",\"groups\":[");
   for (size_t i = 0; i < info.groups.size(); ++i)
     fmt::print("{}{{\"name\":{},\"dtype\":{},\"inputs\":{},\"tensors\":{},\"bytes\":{}}}", i == 0 ? "" : ",",
@@ -131,9 +133,9 @@ void print_json(const Engine& engine, const InspectOptions& o) {
 }  // namespace
 
 int inspect(const InspectOptions& o) {
-  check_load(o.load);
   LoadOptions load = o.load;
   load.headers_only = true;
+  check_load(load);
   const Engine engine = Engine::load(load);
   if (o.json)
     print_json(engine, o);

@@ -313,6 +313,12 @@ class Program {
                           [this] { return inspect(inspect_); });
     add_load(c, inspect_.load);
     c.add_option("--max-num-seqs,-N", inspect_.load.max_sequences, "Sequences to plan for")->capture_default_str();
+    c.add_option("--ranks", inspect_.load.ranks, "Plan one of N ranks, each of which holds a part of the model")
+        ->capture_default_str();
+    c.add_option("--expert-split", inspect_.load.expert_split,
+                 "How ranks part routed experts: experts (whole ones), width (of each)")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"experts", "width"}));
     c.add_flag("--tensors", inspect_.tensors, "List every tensor");
     c.add_flag("--ops", inspect_.ops,
                "The ops of a step and the kernel each would run, and every name that --force takes");

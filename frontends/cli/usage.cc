@@ -65,6 +65,7 @@ std::string in_words_of_flags(const std::string& message) {
       {"dtype:", "--dtype:"},
       {"state_dtype:", "--state-dtype:"},
       {"kda_gate:", "--kda-gate:"},
+      {"ranks:", "--ranks:"},
       {"threads:", "--threads:"},
       {"isa:", "--isa:"},
       {"force:", "--force:"},

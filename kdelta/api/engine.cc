@@ -117,7 +117,20 @@ LoadFormat format_of(const LoadOptions& o) {
 }
 
 LoadChoices load_choices(const LoadOptions& o) {
-  return {.kda_gate = parse_gate_choice(o.kda_gate), .decode_rows = o.max_sequences, .options = op_options(o)};
+  return {.kda_gate = parse_gate_choice(o.kda_gate),
+          .shard = {.rank = 0, .ranks = o.ranks, .split = parse_expert_split(o.expert_split)},
+          .decode_rows = o.max_sequences,
+          .options = op_options(o)};
+}
+
+// What ranks cannot have equal parts of is a wrong number of ranks.
+LoadedModel load_part(const LoadOptions& o) {
+  try {
+    return load_model(o.model, format_of(o), load_choices(o));
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::unsupported || o.ranks == 1) throw;
+    fail(ErrorCode::invalid_argument, "ranks: ", o.ranks, ": ", e.what());
+  }
 }
 
 // A forced kernel that refuses this model's shapes is a wrong --force, found while a step is planned.
@@ -168,7 +181,7 @@ Engine Engine::load(const LoadOptions& options) {
   }
   if (options.dummy_weights && !options.headers_only) check_dummy(options);
   const int64_t program = resident_bytes() + program_file_bytes();
-  e->model = load_model(options.model, format_of(options), load_choices(options));
+  e->model = load_part(options);
   e->info = describe_model(e->model);
   e->config = engine_config(options, e->model);
   e->config.model_id = e->model.identity;

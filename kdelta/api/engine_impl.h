@@ -42,6 +42,8 @@ class ProbeGuard {
 DType parse_float_type(const std::string& name, const char* option);
 // None: auto.
 std::optional<DraftStates> parse_draft_states(const std::string& name);
+// "experts" or "width"; throws likewise.
+ExpertSplit parse_expert_split(const std::string& name);
 
 class Collector;
 

@@ -11,7 +11,7 @@
 namespace kdelta {
 namespace {
 
-constexpr int kMostThreads = 1024;
+constexpr int kMostThreads = 1024, kMostRanks = 1024;
 constexpr int64_t kMost = int64_t{1} << 30;  // positions and boundaries are 32-bit on the device
 
 void require(bool ok, const char* option, int64_t value, const std::string& want) {
@@ -74,11 +74,20 @@ std::optional<DraftStates> parse_draft_states(const std::string& name) {
   fail(ErrorCode::invalid_argument, "draft_states: '", name, "', accepted: slots, records, auto");
 }
 
+ExpertSplit parse_expert_split(const std::string& name) {
+  if (name == "experts") return ExpertSplit::experts;
+  if (name == "width") return ExpertSplit::width;
+  fail(ErrorCode::invalid_argument, "expert_split: '", name, "', accepted: experts, width");
+}
+
 void check_options(const LoadOptions& o) {
   (void)parse_float_type(o.dtype, "dtype");
   (void)parse_float_type(o.state_dtype, "state_dtype");
   (void)parse_gate_choice(o.kda_gate);
   (void)parse_draft_states(o.draft_states);
+  (void)parse_expert_split(o.expert_split);
+  require(o.ranks >= 1 && o.ranks <= kMostRanks, "ranks", o.ranks, str("1 to ", kMostRanks));
+  require(o.ranks == 1 || o.headers_only, "ranks", o.ranks, "1, except with headers_only");
   check_isa(o.isa);
   check_force(o);
   require(o.threads >= 0 && o.threads <= kMostThreads, "threads", o.threads, str("0 to ", kMostThreads));

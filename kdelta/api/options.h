@@ -22,14 +22,16 @@ struct LoadOptions {
   std::string state_dtype = "fp32";   // recurrent state: "fp32" or "bf16"
   std::string kda_gate = "factored";  // f_b(f_a(x)), or "composed": f_b f_a made one matrix at loading, or "auto"
   bool dummy_weights = false;         // random weights for any config.json
-  bool headers_only = false;   // nothing can be computed: inspect and memory plans; with dummy_weights config.json
-                               // alone is read and no weight gets memory
-  int threads = 0;             // 0: every CPU this process may use
-  std::string isa;             // "": best of the machine; else the most to use, one of machine_isa()
-  std::string force;           // "op:variant,op:variant", names as op_variants() lists them
-  int64_t max_length = 0;      // tokens of prompt and answer; 0: the model's own limit, at most 32768
-  int64_t token_budget = 512;  // tokens per step
-  int64_t prefill_grid = 64;   // prompts are cut at multiples of this only; 1: anywhere
+  bool headers_only = false;  // nothing can be computed: inspect and memory plans; with dummy_weights config.json
+                              // alone is read and no weight gets memory
+  int ranks = 1;              // of which each holds a part: for headers_only, what one of them takes
+  std::string expert_split = "experts";  // how ranks part routed experts: "experts" (whole ones), "width" (of each)
+  int threads = 0;                       // 0: every CPU this process may use
+  std::string isa;                       // "": best of the machine; else the most to use, one of machine_isa()
+  std::string force;                     // "op:variant,op:variant", names as op_variants() lists them
+  int64_t max_length = 0;                // tokens of prompt and answer; 0: the model's own limit, at most 32768
+  int64_t token_budget = 512;            // tokens per step
+  int64_t prefill_grid = 64;             // prompts are cut at multiples of this only; 1: anywhere
   int64_t max_sequences = 1;
   int64_t cache_tokens = 0;  // of all requests together; 0: enough for max_sequences of max_length
   int64_t drafts = 0;        // tokens guessed ahead per step and verified, 0 to 16; no answer changes by them

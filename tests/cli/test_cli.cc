@@ -107,6 +107,34 @@ TEST(Program, InspectReadsHeadersAloneAndNamesEveryKernel) {
   }
 }
 
+TEST(Program, InspectPlansOneOfSeveralRanks) {
+  const auto plan = [](const std::string& flags) {
+    const Result r = run_program("inspect tests/configs/kimi_k3 --load-format dummy --json --ops " + flags);
+    EXPECT_EQ(r.status, 0) << r.err;
+    return parse_json(r.out, {"inspect"});
+  };
+  const auto bytes = [](const Json& j, const char* field) { return j.find("memory")->find(field)->number(); };
+  const Json whole = plan(""), experts = plan("--ranks 16"), width = plan("--ranks 16 --expert-split width");
+  EXPECT_EQ(bytes(experts, "ranks"), 16);
+  EXPECT_EQ(bytes(experts, "slot_bytes") * 16, bytes(whole, "slot_bytes"));
+  EXPECT_EQ(bytes(experts, "token_bytes"), bytes(whole, "token_bytes")) << "latents are every rank's";
+  // A sixteenth, but for what every rank holds whole: 1.7 % of all weights.
+  for (const Json* j : {&experts, &width}) {
+    EXPECT_GT(bytes(*j, "weights_converted") * 16, bytes(whole, "weights_converted"));
+    EXPECT_LT(bytes(*j, "weights_converted") * 16, bytes(whole, "weights_converted") * 1.3);
+  }
+  std::set<std::string> ops;
+  for (const Json& op : experts.find("steps")->array()[0].find("ops")->array()) ops.insert(op.find("op")->string());
+  EXPECT_TRUE(ops.contains("all_reduce") && ops.contains("all_gather"));
+
+  const Result text = run_program(std::string("inspect ") + kTiny + " --ranks 2");
+  EXPECT_THAT(text.out, HasSubstr("memory plan of each of 2 ranks ("));
+  const Result odd = run_program("inspect tests/configs/kimi_k3 --load-format dummy --ranks 7");
+  EXPECT_EQ(odd.status, 2);
+  EXPECT_EQ(odd.err.substr(0, odd.err.find('\n')),
+            "kdelta: --ranks: 7: linear_attn_config.num_heads: 96 cannot be dealt to 7 ranks in equal parts");
+}
+
 TEST(Program, InspectOfABareConfigAllocatesNoWeights) {
   // 2.8 T parameters within 1 GB of address space.
   const Result r =
