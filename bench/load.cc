@@ -65,7 +65,7 @@ int load_once(const std::string& directory, const std::string& form, int threads
   });
   const auto start = Clock::now();
   const LoadedModel m = load_model(directory, LoadFormat::checkpoint, choices);
-  prefault(*m.checkpoint, {});
+  prefault(m.weights.mapped(), {});
   const double seconds = seconds_since(start);
   done = true;
   watch.join();

@@ -60,7 +60,7 @@ class LoadMemory : public testing::Test {
       LoadChoices choices{.kda_gate = gate};
       choices.options.threads = 1;
       const LoadedModel m = load_model(directory_, LoadFormat::checkpoint, choices);
-      prefault(*m.checkpoint, {});
+      prefault(m.weights.mapped(), {});
       return m.report.mapped_bytes > 0 ? 0 : 3;
     } catch (const Error& e) {
       return e.code() == ErrorCode::out_of_memory ? 1 : 4;
