@@ -76,17 +76,26 @@ void check_answer(const AnswerDelta& a) {
 }
 
 // Letters are in no marker that the parser may drop: each fed before the end is somewhere in the answer, in order
-// within its part, so their number is kept.
+// within its part, so their number is kept. Of a call that the end cuts off in its ID they go with the ID.
 void check_nothing_lost(const std::vector<int32_t>& ids, const AnswerDelta& a) {
   const auto count = [](std::string_view text) { return std::count(text.begin(), text.end(), 'q'); };
-  int64_t fed = 0;
+  int64_t fed = 0, open_id = 0;
+  bool ended = false, in_id = false;
   for (const int32_t id : ids) {
-    if (id == tokenizer().special_id("<|im_end|>")) break;
-    if (!tokenizer().is_special(id)) fed += count(tokenizer().token_bytes(id));
+    ended = id == tokenizer().special_id("<|im_end|>");
+    if (ended) break;
+    if (tokenizer().is_special(id)) {
+      const auto name = tokenizer().token_bytes(id);
+      if (!name.starts_with("<|im_") && !name.starts_with("<|reserved"))
+        in_id = name == "<|tool_call_begin|>", open_id = 0;
+      continue;
+    }
+    fed += count(tokenizer().token_bytes(id));
+    if (in_id) open_id += count(tokenizer().token_bytes(id));
   }
   int64_t kept = count(a.reasoning) + count(a.content);
   for (const ToolCall& call : a.calls) kept += count(call.id) + count(call.arguments);
-  KDELTA_CHECK(kept == fed, kept, " of ", fed);
+  KDELTA_CHECK(kept == fed || (kept == fed - open_id && !ended), kept, " of ", fed);
 }
 
 void check_round_trip(const AnswerDelta& a) {

@@ -1,5 +1,5 @@
-// Any sequence of tokens as an answer of Kimi K3: every part is UTF-8, arguments are JSON objects, no byte of text is
-// lost, and the answer written as a prompt is read back as the same answer.
+// Any sequence of tokens as an answer of Kimi K3: every part is UTF-8, arguments are JSON objects, and the answer
+// written as a prompt is read back as the same answer.
 #include "kdelta/core/check.h"
 #include "kdelta/io/tokenizer_file.h"
 #include "kdelta/io/xtml.h"

@@ -10,8 +10,9 @@ namespace {
 
 constexpr std::string_view kCallBegin = "<|tool_call_begin|>", kArgumentBegin = "<|tool_call_argument_begin|>";
 
+constexpr std::string_view kBlank = " \t\r\n";
+
 std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
   text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
   return text.substr(0, text.find_last_not_of(kBlank) + 1);
 }
@@ -93,7 +94,12 @@ AnswerDelta K2Parser::finish() {
   AnswerDelta out;
   if (std::exchange(ended_, true)) return out;
   text(stream_.finish(), out);
-  if (in_call()) fail_call(out);
+  if (part_ == Part::call_id) {
+    // The mark of a call that was only announced is no content, and a word behind it is its ID.
+    if (trimmed(id_).find_first_of(kBlank) != std::string_view::npos) out.content += id_;
+  } else if (in_call()) {
+    fail_call(out);
+  }
   return out;
 }
 

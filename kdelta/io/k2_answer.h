@@ -2,7 +2,8 @@
 // form is chat.h's k2: text, then <|tool_calls_section_begin|>, calls of <|tool_call_begin|> ID
 // <|tool_call_argument_begin|> JSON <|tool_call_end|>, <|tool_calls_section_end|>, <|im_end|>; what <think> and
 // </think> enclose, where a vocabulary has them, is reasoning. It works on ids, so tokens that the model merely spells
-// stay text. Nothing of the answer is lost: what has no place in the structure becomes content.
+// stay text. No text of the answer is lost: what has no place in the structure becomes content, all but the beginning
+// of a call that the end of the answer cuts off in its ID.
 #pragma once
 
 #include <span>
@@ -21,8 +22,9 @@ class K2Parser {
 
   // A call is named by its ID, functions.NAME:NUMBER; of another ID the part in front of a :NUMBER is the name. Blank
   // arguments are {}. The next call, the end of the section and <|im_end|> end a call that was left open. A call
-  // without a name, one whose arguments are no JSON object, and one that the end of generation cuts off become content
-  // in their own spelling. Other special tokens are skipped. After <|im_end|> ids are ignored.
+  // without a name, one whose arguments are no JSON object, and one that the end of generation cuts off in its
+  // arguments become content in their own spelling. Cut off in its ID it is dropped; text that could not have become an
+  // ID stays, without the mark. Other special tokens are skipped. After <|im_end|> ids are ignored.
   AnswerDelta feed(int id);
   // The end of generation.
   AnswerDelta finish();

@@ -106,8 +106,18 @@ TEST(K2Answer, NothingFollowsTheEndOfTheMessage) {
   EXPECT_EQ(all, answer("a"));
 }
 
-// What a cut may leave of the answer below: whole calls stay calls, the open one becomes content, and no byte is lost.
-TEST(K2Answer, CutAnywhereItLosesNothingAndTakesBackNothing) {
+TEST(K2Answer, ACallThatTheEndCutsOffInItsIdIsNeverContent) {
+  for (const std::string id : {"", "functions.", "functions.get_weather:0", " f\n"})
+    EXPECT_EQ(parse("a" + kSection + kBegin + id), answer("a")) << id;
+  EXPECT_EQ(parse("a" + kSection), answer("a"));
+  EXPECT_EQ(parse("a" + kBegin + "no id, words"), answer("ano id, words")) << "the mark goes, text stays";
+  EXPECT_EQ(parse("a" + kBegin + "f" + kArgument + "{"), answer("a" + kBegin + "f" + kArgument + "{"));
+  EXPECT_EQ(K2Parser::parse(k2(), k2().encode("a" + kBegin)), answer("a" + kBegin)) << "ordinary tokens are text";
+}
+
+// What a cut may leave of the answer below: whole calls stay calls, one open in its arguments becomes content, one only
+// announced goes, and nothing else is lost.
+TEST(K2Answer, CutAnywhereItLosesOnlyAnIdAndTakesBackNothing) {
   const std::string text = "<think>Ü</think>x 😀 ", second = kBegin + "functions.g:1" + kArgument + "{\"é\": \"😀\"}";
   const std::vector<int32_t> ids = ids_of(text + kSection + call("functions.f:0", "{\"a\": 1}") + " \n" + second +
                                           kEnd + kSectionEnd + " tail 中<|im_end|>");
@@ -138,15 +148,15 @@ TEST(K2Answer, CutAnywhereItLosesNothingAndTakesBackNothing) {
     const std::string held = k2().decode(fed.subspan(open), Specials::show);
     EXPECT_TRUE(rest.calls.empty());
     if (open < cut) {
-      EXPECT_EQ(rest.content, held) << cut;
+      EXPECT_EQ(rest.content, held.find(kArgument) == std::string::npos ? "" : held) << cut;
     } else {
       EXPECT_TRUE(rest.empty() || rest.content == "\uFFFD" || rest.reasoning == "\uFFFD") << cut;
     }
   }
 }
 
-// Any tokens at all: UTF-8, JSON objects, every q of the text somewhere in the answer, and the answer written as a
-// prompt is read back as the same answer.
+// Any tokens at all: UTF-8, JSON objects, every q of the text somewhere in the answer but those of an ID that the end
+// cuts off, and the answer written as a prompt is read back as the same answer.
 TEST(K2Answer, RandomTokensKeepItsPromises) {
   test::Rng rng(7);
   const std::vector<std::string> words = {"q", "qq ", "functions.q:0", "f:1", "{}", "{\"q\": 1}", "{", "\n", " ", "é😀"};
@@ -157,17 +167,24 @@ TEST(K2Answer, RandomTokensKeepItsPromises) {
   const auto count = [](std::string_view text) { return std::count(text.begin(), text.end(), 'q'); };
   for (int round = 0; round < 20000; ++round) {
     std::vector<int32_t> ids;
-    std::string text;
+    std::string text, id;
+    bool in_id = false;
     for (uint64_t i = 0, n = rng() % 14; i < n; ++i) {
       if (rng() % 2 == 0) {
-        ids.push_back(specials[rng() % specials.size()]);
+        const int32_t special = specials[rng() % specials.size()];
+        ids.push_back(special);
+        if (special != k2().special_id("<|im_user|>")) in_id = special == k2().special_id(kBegin), id.clear();
       } else {
         const std::string& word = words[rng() % words.size()];
         k2().encode(word, ids);
         text += word;
+        id += word;
       }
     }
-    if (rng() % 2 == 0) ids.push_back(k2().special_id("<|im_end|>"));
+    if (rng() % 2 == 0) ids.push_back(k2().special_id("<|im_end|>")), in_id = false;
+    const size_t first = id.find_first_not_of(" \n"), last = id.find_last_not_of(" \n");
+    const bool spaced =
+        first != std::string::npos && id.substr(first, last - first).find_first_of(" \n") != std::string::npos;
     const AnswerDelta a = K2Parser::parse(k2(), ids);
     std::string kept = a.reasoning + a.content;
     for (const ToolCall& c : a.calls) {
@@ -176,7 +193,7 @@ TEST(K2Answer, RandomTokensKeepItsPromises) {
       EXPECT_FALSE(c.name.empty());
     }
     EXPECT_TRUE(is_utf8(kept));
-    EXPECT_EQ(count(kept), count(text));
+    EXPECT_EQ(count(kept), count(text) - (in_id && !spaced ? count(id) : 0)) << k2().decode(ids, Specials::show);
     std::vector<int32_t> prompt = ChatEncoder(k2()).encode(
         std::vector<Message>{{.role = Role::assistant, .content = a.content, .calls = a.calls}},
         {.generation_prompt = false});

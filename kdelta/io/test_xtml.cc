@@ -157,10 +157,29 @@ TEST(Xtml, ACallLeftOpenEndsWithItsMessageOrTheNextPart) {
             answer("", "r", {{"", "f", R"({"k":"v"})"}}));
 }
 
-TEST(Xtml, UnknownElementsAndUnfinishedTagsStayVisible) {
-  EXPECT_EQ(parse("<|open|>response<|sep|>a<|open|>img src=\"x\"<|sep|>b<|close|>img<|sep|>c<|open|>respon"),
-            answer("", "a<|open|>img src=\"x\"<|sep|>b<|close|>img<|sep|>c<|open|>respon"));
+TEST(Xtml, UnknownElementsAndTagsLeftForOthersStayVisible) {
+  EXPECT_EQ(parse("<|open|>response<|sep|>a<|open|>img src=\"x\"<|sep|>b<|close|>img<|sep|>c"),
+            answer("", "a<|open|>img src=\"x\"<|sep|>b<|close|>img<|sep|>c"));
   EXPECT_EQ(parse("<|open|>response<|sep|>a<|open|><|open|>x<|sep|>"), answer("", "a<|open|><|open|>x<|sep|>"));
+}
+
+// An answer of every length, as max tokens cuts it: what is shown is a beginning of what the whole answer shows.
+TEST(Xtml, ATagThatTheEndCutsOffIsNeverContent) {
+  const std::string whole =
+      "I think.<|close|>think<|sep|><|open|>response<|sep|>the sun.<|close|>response<|sep|><|close|>message<|sep|>";
+  const std::vector<int32_t> ids = ids_of(whole);
+  for (size_t n = 0; n <= ids.size(); ++n) {
+    const AnswerDelta cut = XtmlParser::parse(fixture(), true, std::span(ids).first(n));
+    EXPECT_TRUE(std::string("I think.").starts_with(cut.reasoning)) << n << ": " << cut.reasoning;
+    EXPECT_TRUE(std::string("the sun.").starts_with(cut.content)) << n << ": " << cut.content;
+  }
+  EXPECT_EQ(parse("a<|close|>message", false), answer("", "a"));
+  EXPECT_EQ(parse("a<|close|>message<|end_of_msg|>", false), answer("", "a"));
+  EXPECT_EQ(parse("a<|close|>response<|sep|><|open|>call tool=\"f", false), answer("", "a"));
+  EXPECT_EQ(parse(kCall + argument("number", "1") + "<|close|>ca"), answer("", kCall + argument("number", "1")));
+  EXPECT_EQ(parse("a<|close|>no tag, words", false), answer("", "ano tag, words")) << "the mark goes, text stays";
+  EXPECT_EQ(XtmlParser::parse(fixture(), false, fixture().encode("a<|close|>message")), answer("", "a<|close|>message"))
+      << "spelled in ordinary tokens it is text";
 }
 
 TEST(Xtml, TextBetweenThePartsIsContentAndBlanksThereAreLayout) {

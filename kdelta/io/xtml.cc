@@ -1,5 +1,7 @@
 #include "kdelta/io/xtml.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "kdelta/core/check.h"
@@ -85,7 +87,7 @@ AnswerDelta XtmlParser::feed(int id) {
   else if (id == sep_)
     end_tag(out);
   else if (id == end_) {
-    abandon_tag(out);
+    drop_tag(out);
     enter(Part::between, out);
     ended_ = true;
   }
@@ -96,7 +98,7 @@ AnswerDelta XtmlParser::finish() {
   AnswerDelta out;
   if (std::exchange(ended_, true)) return out;
   text(stream_.finish(), out);
-  abandon_tag(out);
+  drop_tag(out);
   if (call_.open) fail_call(out);
   return out;
 }
@@ -128,6 +130,22 @@ void XtmlParser::abandon_tag(AnswerDelta& out) {
   const std::string_view mark = tag_ == Tag::opening ? kOpen : kClose;
   tag_ = Tag::none;
   text(str(mark, std::exchange(tag_text_, {})), out);
+}
+
+// A tag that the end of the answer cuts off is no content: its mark never, what follows the mark only when no element
+// begins so.
+void XtmlParser::drop_tag(AnswerDelta& out) {
+  if (std::exchange(tag_, Tag::none) == Tag::none) return;
+  const std::string rest = std::exchange(tag_text_, {});
+  if (!may_become_element(rest)) text(rest, out);
+}
+
+bool XtmlParser::may_become_element(std::string_view text) {
+  constexpr std::string_view kNames[] = {"think", "response", "tools", "call", "argument", "json", "message"};
+  const std::string_view name = text.substr(0, text.find(' '));
+  const bool whole = name.size() < text.size();
+  return std::any_of(std::begin(kNames), std::end(kNames),
+                     [&](std::string_view known) { return whole ? name == known : known.starts_with(name); });
 }
 
 void XtmlParser::end_tag(AnswerDelta& out) {

@@ -1,6 +1,6 @@
 // The answer of Kimi K3 as it is generated: token ids in, reasoning, content and tool calls out. It works on ids, so
-// control tokens that the model merely spells stay text. Nothing of the answer is lost: what has no place in the
-// structure becomes content.
+// control tokens that the model merely spells stay text. No text of the answer is lost: what has no place in the
+// structure becomes content, all but the beginning of a tag that the end of the answer cuts off.
 #pragma once
 
 #include <string>
@@ -18,9 +18,10 @@ class XtmlParser {
   XtmlParser(const Tokenizer& tokenizer, bool thinking);
 
   // Opening a later part ends the one before it, closed or not; closing what is not open changes nothing. A call whose
-  // values are not of their declared type, or which the end cuts off, becomes content in its own spelling. Special
-  // tokens that are not the format's are skipped. After the message has ended, by its closing tag or <|end_of_msg|>,
-  // ids are ignored.
+  // values are not of their declared type, or which the end cuts off, becomes content in its own spelling. A tag
+  // that the end cuts off is dropped; of one that could not have become the format's the text stays, not the mark.
+  // Special tokens that are not the format's are skipped. After the message has ended, by its closing tag or
+  // <|end_of_msg|>, ids are ignored.
   AnswerDelta feed(int id);
   // The end of generation.
   AnswerDelta finish();
@@ -52,6 +53,8 @@ class XtmlParser {
   void begin_tag(Tag tag, AnswerDelta& out);
   void end_tag(AnswerDelta& out);
   void abandon_tag(AnswerDelta& out);
+  void drop_tag(AnswerDelta& out);
+  static bool may_become_element(std::string_view text);
   // False when the element is none of a message's parts.
   bool open_part(const Element& element, const std::string& source, AnswerDelta& out);
   bool close_part(const Element& element, AnswerDelta& out);

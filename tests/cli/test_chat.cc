@@ -94,6 +94,22 @@ TEST_F(ChatFiles, ATornOrForeignStateIsRefusedAndTheConversationAtHandStays) {
   EXPECT_EQ(talk("/load " + path() + "\n", "-q --prefix-snapshots 0").status, 0) << "no state is asked for";
 }
 
+// -n cuts within the tags that end every answer.
+TEST(Chat, AnAnswerCutByMaxTokensShowsNoPieceOfItsEndMark) {
+  const auto ask = [](int n, const std::string& flags) {
+    return run_program("chat models/tiny-k3 -q --temp 0 -p 'What does dark mean?' " + flags + " -n " +
+                       std::to_string(n));
+  };
+  const std::string whole = ask(64, "").out;
+  ASSERT_GT(whole.size(), 2u);
+  for (int n = 33; n < 42; ++n) {
+    const std::string out = ask(n, "").out;
+    EXPECT_TRUE(out.empty() || whole.starts_with(out.substr(0, out.size() - 1))) << n << ": " << out;
+    EXPECT_EQ(out.find("<|"), std::string::npos) << n << ": " << out;
+  }
+  EXPECT_EQ(parse_json(ask(39, "--json").out, {"answer"}).find("finish_reason")->string(), "length");
+}
+
 TEST_F(ChatFiles, WhatIsNoConversationIsRefusedByName) {
   std::ofstream(folder_ + "/bad") << "{\"role\":\"robot\",\"content\":\"x\"}\n";
   std::ofstream(folder_ + "/empty");
