@@ -178,23 +178,34 @@ class Session {
           state.empty() ? "too few for a state" : human_bytes(static_cast<double>(state.size())) + " of state");
   }
 
+  // No device or pipe, which may have no end.
+  static std::string read_regular(const std::string& path) {
+    const std::vector<char> bytes = read_whole_file(path);
+    return {bytes.begin(), bytes.end()};
+  }
+
   // Nothing changes unless all of it can be read.
   void load(const std::string& path) {
     if (path.empty()) throw std::runtime_error("/load: no file named");
-    std::vector<ChatMessage> messages = Engine::read_messages(read_text(path), path);
+    std::vector<ChatMessage> messages = Engine::read_messages(read_regular(path), path);
     if (messages.empty()) throw std::runtime_error("/load: '" + path + "' holds no message");
-    (void)engine_.chat_prompt(messages, settings_);
+    const std::vector<int32_t> prompt = engine_.chat_prompt(messages, settings_);
     const std::string state = state_file(path);
-    int64_t tokens = 0;
+    LoadedPrefix loaded;
     if (o_.load.prefix_snapshots > 0 && std::filesystem::exists(state)) {
       try {
-        tokens = engine_.load_prefix(read_whole_file(state), state);
+        loaded = engine_.load_prefix(read_whole_file(state), state, &prompt);
       } catch (const std::exception& e) {
         throw std::runtime_error(std::string(e.what()) + "; without that file the conversation is computed again");
       }
     }
     messages_ = std::move(messages);
-    if (!o_.quiet) say("{} messages, {} tokens of state\n", messages_.size(), tokens);
+    if (!o_.quiet) say("{} messages, {} tokens of state\n", messages_.size(), loaded.kept);
+    // Even with --quiet: one of the two files may be damaged.
+    if (loaded.foreign)
+      say("note: {}: the state does not belong to this text: 0 of {} tokens kept\n", state, loaded.tokens);
+    else if (!loaded.computed_otherwise.empty() && !o_.quiet)
+      say("note: {}: {}; last bits may differ from an answer computed here alone\n", state, loaded.computed_otherwise);
   }
 
   void stats() const {

@@ -45,6 +45,13 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const LoadedModel& loa
   return c;
 }
 
+// What the last bits of a state depend on beside the model: which kernels ran and how the decay gate was computed.
+std::string arithmetic_of(const Options& options, const ModelConfig& model) {
+  std::string text = str(to_string(options.isa), ", gate ", model.kda.composed_gate ? "composed" : "factored");
+  for (const auto& [op, variant] : options.force) text += str(", ", op, ":", variant);
+  return text;
+}
+
 // Ids that end an answer: those of config.json and generation_config.json, and the end markers that the tokenizer
 // names.
 std::vector<int32_t> find_end_ids(const std::string& directory, const ModelConfig& config,
@@ -185,6 +192,7 @@ Engine Engine::load(const LoadOptions& options) {
   e->info = describe_model(e->model);
   e->config = engine_config(options, e->model);
   e->config.model_id = e->model.identity;
+  e->config.arithmetic = arithmetic_of(e->config.options, e->model.config);
   if (e->tokenizer && e->tokenizer->vocab_size() > e->model.config.vocab_size) {
     e->tokenizer_problem = str(options.model, ": the tokenizer has ", e->tokenizer->vocab_size(), " tokens, the model ",
                                e->model.config.vocab_size);

@@ -51,6 +51,14 @@ struct Started {
   std::vector<char> state;  // of the whole request; empty: it has ended
 };
 
+// What load_prefix() made of a state.
+struct LoadedPrefix {
+  int64_t tokens = 0;                   // that it is of
+  int64_t kept = 0;                     // all of them, or none: it is foreign, or all room is in use
+  bool foreign = false;                 // the prompt that was named does not begin with its tokens
+  std::string computed_otherwise = {};  // in words, when other last bits would have been computed here
+};
+
 // What a request that goes on is told anew; all else lies in its state.
 struct ResumeOptions {
   std::vector<std::string> stop;
@@ -177,7 +185,8 @@ class Engine {
   Started start(const std::vector<int32_t>& prompt, const GenerateOptions& options, int64_t tokens = 1,
                 const OnDelta& on_delta = {});
   // Goes on where start() stopped: the next token comes from a decode row, nothing is computed twice, and both
-  // generations joined are that of generate(). Throws naming `source` for bytes that are torn, damaged, foreign, of
+  // generations joined are that of generate(), to the bit if both engines use one instruction set, form of the decay
+  // gate and forced variants. Throws naming `source` for bytes that are torn, damaged, foreign, of
   // another version, of another model, or of other dtypes than this engine's.
   Generation resume(std::span<const char> state, const ResumeOptions& options, const OnDelta& on_delta = {},
                     const std::string& source = "state");
@@ -185,9 +194,11 @@ class Engine {
   // What is kept of the beginning of `prompt` (LoadOptions::prefix_snapshots), for another process to start behind;
   // empty when nothing is.
   std::vector<char> save_prefix(const std::vector<int32_t>& prompt) const;
-  // Keeps it: requests whose prompts begin with its tokens are answered as if this engine had computed them. How many
-  // tokens those are; 0 when all room is in use. Throws as resume() does.
-  int64_t load_prefix(std::span<const char> state, const std::string& source = "state");
+  // Keeps it: requests whose prompts begin with its tokens start behind them, and are answered to the bit as if this
+  // engine had computed them unless it says that they were computed otherwise. A state that `prompt`, if any, does not
+  // begin with is of no use and not kept. Throws as resume() does.
+  LoadedPrefix load_prefix(std::span<const char> state, const std::string& source = "state",
+                           const std::vector<int32_t>* prompt = nullptr);
 
   // Answers as many requests at once as max_sequences allows. next() gives them one by one until it returns false;
   // done() hears of each, by its number, in the order in which they end. A request that cannot be served ends with

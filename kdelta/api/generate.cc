@@ -1,5 +1,6 @@
 // Engine::generate, its two halves start and resume, and bench: one request through the runtime, text assembled on the
 // way.
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <random>
@@ -105,10 +106,22 @@ std::vector<char> Engine::save_prefix(const std::vector<int32_t>& prompt) const 
   return image.computed == 0 ? std::vector<char>() : encode_state(image);
 }
 
-int64_t Engine::load_prefix(std::span<const char> state, const std::string& source) {
+LoadedPrefix Engine::load_prefix(std::span<const char> state, const std::string& source,
+                                 const std::vector<int32_t>* prompt) {
   runtime::Engine& engine = impl_->running(false);
   const runtime::StateImage image = decode_state(state, source);
-  return of_source(source, [&] { return engine.import_prefix(image); }) ? image.computed : 0;
+  LoadedPrefix out{.tokens = image.computed};
+  const auto& begin = image.prompt;
+  out.foreign =
+      prompt != nullptr && (prompt->size() < begin.size() || !std::equal(begin.begin(), begin.end(), prompt->begin()));
+  if (out.foreign) {
+    of_source(source, [&] { engine.check_prefix(image); });
+    return out;
+  }
+  if (of_source(source, [&] { return engine.import_prefix(image); })) out.kept = image.computed;
+  if (image.arithmetic != impl_->config.arithmetic)
+    out.computed_otherwise = str("computed with ", image.arithmetic, ", here it is ", impl_->config.arithmetic);
+  return out;
 }
 
 BenchTimes Engine::bench(int64_t prompt, int64_t generate, int64_t depth) {

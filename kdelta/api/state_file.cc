@@ -200,6 +200,7 @@ std::vector<char> encode_state(const StateImage& image) {
   uint64_t data = 0;
   for (const StatePart& p : image.parts) parts.push_back(part_json(p)), data += p.data.size();
   const std::string text = json_text(Json::Object{{"model", std::to_string(image.model)},
+                                                  {"arithmetic", image.arithmetic},
                                                   {"shard", image.shard},
                                                   {"shards", image.shards},
                                                   {"grid", image.grid},
@@ -237,6 +238,9 @@ StateImage decode_state(std::span<const char> bytes, const std::string& source) 
                      {.name = source});
   StateImage image;
   image.model = read_u64(r, "model");
+  image.arithmetic = r.get<std::string>("arithmetic");
+  for (const char c : image.arithmetic)
+    if (c >= 0 && (c < 0x20 || c == 0x7f)) r.refuse("arithmetic", "text without control characters");  // it is printed
   image.shards = static_cast<int>(r.get_in("shards", 1, 1 << 20));
   image.shard = static_cast<int>(r.get_in("shard", 0, image.shards - 1));
   image.grid = r.get_in("grid", 1, int64_t{1} << 30);

@@ -10,7 +10,7 @@
 
 namespace kdelta {
 
-inline constexpr uint32_t kStateVersion = 2;
+inline constexpr uint32_t kStateVersion = 3;
 
 // Of everything in front of the last field of a state file.
 uint64_t state_checksum(std::span<const char> bytes);

@@ -159,13 +159,63 @@ TEST(SavedPrefix, APromptStartsBehindWhatAnotherEngineComputed) {
   std::vector<int32_t> next = prompt;
   next.insert(next.end(), {5, 6, 7});
   const std::vector<char> state = first.save_prefix(next);
-  EXPECT_EQ(second.load_prefix(state), 192);
-  EXPECT_EQ(second.load_prefix(state), 192) << "twice is once";
+  EXPECT_EQ(second.load_prefix(state).kept, 192);
+  EXPECT_EQ(second.load_prefix(state).kept, 192) << "twice is once";
   const Generation got = second.generate(next, sampled());
   EXPECT_EQ(got.cached_tokens, 192);
   EXPECT_EQ(got.cache_limit, "everything but the prompt's end was reused");
   EXPECT_EQ(second.work().prefill_tokens, 11);
   expect_same(got, cold.generate(next, sampled()), "warm is cold");
+}
+
+TEST(SavedPrefix, OneThatWasComputedOtherwiseSaysSoAndIsKept) {
+  LoadOptions o = tiny();
+  o.prefix_snapshots = 2;
+  o.isa = "portable";
+  Engine plain = Engine::load(o);
+  const std::vector<int32_t> prompt(100, 9);
+  plain.generate(prompt, sampled(2));
+  const std::vector<char> state = plain.save_prefix(prompt);
+  EXPECT_EQ(plain.load_prefix(state).computed_otherwise, "");
+  o.kda_gate = "composed";
+  Engine composed = Engine::load(o);
+  const LoadedPrefix loaded = composed.load_prefix(state);
+  EXPECT_EQ(loaded.computed_otherwise, "computed with portable, gate factored, here it is portable, gate composed");
+  EXPECT_EQ(loaded.kept, 64);
+  o.kda_gate = "factored";
+  o.force = "norm:reference";
+  EXPECT_THAT(Engine::load(o).load_prefix(state).computed_otherwise,
+              HasSubstr("here it is portable, gate factored, norm:"));
+  o.force = "";
+  o.threads = 2;
+  EXPECT_EQ(Engine::load(o).load_prefix(state).computed_otherwise, "") << "threads change no bit";
+  o.isa = "";
+  Engine best = Engine::load(o);
+  if (best.device_summary().find("portable") == std::string::npos) {
+    EXPECT_THAT(best.load_prefix(state).computed_otherwise,
+                StartsWith("computed with portable, gate factored, here it"));
+  }
+}
+
+TEST(SavedPrefix, OneThatAPromptDoesNotBeginWithIsNotKept) {
+  LoadOptions o = tiny();
+  o.prefix_snapshots = 2;
+  Engine first = Engine::load(o), second = Engine::load(o);
+  std::vector<int32_t> prompt(100, 9);
+  first.generate(prompt, sampled(2));
+  const std::vector<char> state = first.save_prefix(prompt);
+  std::vector<int32_t> other = prompt, shorter(prompt.begin(), prompt.begin() + 63);
+  other[63] = 8;
+  for (const std::vector<int32_t>* p : {&other, &shorter}) {
+    const LoadedPrefix none = second.load_prefix(state, "x", p);
+    EXPECT_TRUE(none.foreign);
+    EXPECT_EQ(none.tokens, 64);
+    EXPECT_EQ(none.kept, 0);
+    EXPECT_TRUE(second.save_prefix(prompt).empty());
+  }
+  const LoadedPrefix all = second.load_prefix(state, "x", &prompt);
+  EXPECT_FALSE(all.foreign);
+  EXPECT_EQ(all.kept, 64);
 }
 
 TEST(SavedPrefix, WhatIsNoPrefixOrHasNoPlaceIsRefused) {

@@ -32,8 +32,12 @@ StatePart part(int layer, const StateSpec& spec, std::mt19937& rng) {
 // Four heads of 2x3, a window of three rows of q | k | v, seven tokens of latents.
 StateImage image() {
   std::mt19937 rng(4);
-  StateImage i{
-      .model = 0xfedcba9876543210u, .grid = 128, .prompt = {1, 2, 3, 4, 5}, .output = {6, 7, 8}, .computed = 7};
+  StateImage i{.model = 0xfedcba9876543210u,
+               .arithmetic = "avx2, gate factored",
+               .grid = 128,
+               .prompt = {1, 2, 3, 4, 5},
+               .output = {6, 7, 8},
+               .computed = 7};
   i.options.sampling = {.temperature = 0.7f,
                         .top_k = -1,
                         .top_p = 0.9f,
@@ -76,6 +80,7 @@ TEST(StateImage, ComesBackFromItsBytesWhole) {
   const StateImage b = decode_state(bytes, "x");
   EXPECT_EQ(text_of(a), text_of(b));
   EXPECT_EQ(b.model, a.model);
+  EXPECT_EQ(b.arithmetic, a.arithmetic);
   EXPECT_EQ(b.grid, a.grid);
   EXPECT_EQ(b.options.sampling.seed, a.options.sampling.seed);
   EXPECT_EQ(b.options.sampling.top_p, a.options.sampling.top_p);
@@ -111,7 +116,7 @@ TEST(StateImage, AForeignFileAndAnotherVersionAreToldApart) {
               }),
               HasSubstr("no state of a request"));
   bytes[8] = 9;
-  EXPECT_THAT(test::error_of([&] { decode_state(bytes, "x"); }), HasSubstr("version 9, this program reads 2"));
+  EXPECT_THAT(test::error_of([&] { decode_state(bytes, "x"); }), HasSubstr("version 9, this program reads 3"));
 }
 
 // Unequal numbers of shards on the two sides: recurrent state by heads, the window within q, k and v, latents whole.
@@ -124,6 +129,9 @@ TEST(StateImage, ShardsJoinToTheWholeForEveryNumberOfThem) {
     std::reverse(shards.begin(), shards.end());
     EXPECT_EQ(text_of(join_state(shards)), text_of(whole));
   }
+  auto mixed = split_state(whole, 2);
+  mixed[1].arithmetic = "avx512, gate factored";
+  EXPECT_EQ(join_state(mixed).arithmetic, "avx2, gate factored | avx512, gate factored");
   // Rank 1 of 2 holds head 2 and 3, and of each row the second half of q, of k and of v.
   const StateImage second = split_state(whole, 2)[1];
   EXPECT_TRUE(std::equal(second.parts[0].data.begin(), second.parts[0].data.end(), whole.parts[0].data.begin() + 48));

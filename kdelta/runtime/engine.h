@@ -61,9 +61,12 @@ class Engine {
   // The longest beginning of `prompt` that a request could start behind now, as an image of that many tokens; of none
   // when nothing is kept.
   StateImage export_prefix(std::span<const int32_t> prompt);
-  // Keeps such an image for requests that begin with its tokens, who answer as if this engine had computed it. False
+  // Keeps such an image for requests that begin with its tokens, who answer as if this engine had computed it (to the
+  // bit, when it was computed with the same EngineConfig::arithmetic). False
   // when all snapshots or pages are in use. Throws Error(invalid_argument) naming what does not fit.
   bool import_prefix(const StateImage& image);
+  // Throws what import_prefix() would, and keeps nothing.
+  void check_prefix(const StateImage& image) const;
 
   // Requests that wait or run.
   int64_t pending() const;

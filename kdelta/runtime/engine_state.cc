@@ -32,6 +32,7 @@ std::vector<StatePart> empty_parts(const LayerStates& layers, int64_t columns, i
 StateImage Engine::empty_image() const {
   StateImage image;
   image.model = config_.model_id;
+  image.arithmetic = config_.arithmetic;
   image.shard = model_.shard().rank;
   image.shards = model_.shard().ranks;
   image.grid = config_.prefill_grid;
@@ -158,7 +159,7 @@ StateImage Engine::export_prefix(std::span<const int32_t> prompt) {
   return image;
 }
 
-bool Engine::import_prefix(const StateImage& image) {
+void Engine::check_prefix(const StateImage& image) const {
   check_image(image);
   if (config_.prefix_snapshots == 0) refuse("a prefix, and prefix_snapshots is 0");
   const int64_t unit = prefixes_->config().unit, tokens = image.computed;
@@ -166,6 +167,11 @@ bool Engine::import_prefix(const StateImage& image) {
     refuse(str(tokens, " tokens computed of ", std::ssize(image.prompt), " and ", image.output.size(),
                " of output, expected a prompt alone, all of it computed, a multiple of ", unit));
   (void)checked(image.prompt, {});  // its ids, and room for a token behind it
+}
+
+bool Engine::import_prefix(const StateImage& image) {
+  check_prefix(image);
+  const int64_t tokens = image.computed;
   const std::vector<char> bytes = joined_parts(image);
   std::vector<int32_t> pages;
   const int64_t need = pages_for(tokens, config_.page_tokens);

@@ -122,6 +122,7 @@ StateImage join_state(std::span<const StateImage> shards) {
   }
   for (int s = 0; s < n; ++s) {
     const StateImage image = with_layout(*order[static_cast<size_t>(s)], WindowLayout::token_major);
+    if (image.arithmetic != order[0]->arithmetic) whole.arithmetic += " | " + image.arithmetic;
     for (size_t i = 0; i < whole.parts.size(); ++i) {
       StatePart& to = whole.parts[i];
       if (to.spec.shard_axis < 0) {

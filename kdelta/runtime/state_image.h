@@ -33,6 +33,8 @@ struct StatePart {
 
 struct StateImage {
   uint64_t model = 0;  // EngineConfig::model_id of the engine that wrote it
+  // EngineConfig::arithmetic of that engine: under another one the state means the same, in other last bits.
+  std::string arithmetic = {};
   int shard = 0, shards = 1;
   int64_t grid = 64;  // the prompt was and is cut at multiples of this
   std::vector<int32_t> prompt, output;

@@ -94,6 +94,34 @@ TEST_F(ChatFiles, ATornOrForeignStateIsRefusedAndTheConversationAtHandStays) {
   EXPECT_EQ(talk("/load " + path() + "\n", "-q --prefix-snapshots 0").status, 0) << "no state is asked for";
 }
 
+TEST_F(ChatFiles, AStateThatDoesNotBelongToADamagedTextIsNotedAndTheTextCounts) {
+  std::string question = "Who is";
+  for (int i = 0; i < 80; ++i) question += " the God of Abraham";
+  ASSERT_EQ(talk("Hello\n" + question + "\n/save " + path() + "\n").status, 0);
+  std::ifstream in(path());
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::string flipped = text;
+  flipped[text.find("Hello")] ^= 1;
+  const std::string cut = text.substr(0, text.find('\n') + 1);
+  for (const std::string& damaged : {flipped, cut}) {
+    std::ofstream(path()) << damaged;
+    const Result r = talk("/load " + path() + "\nAnd who was his son?\n/stats\n", "-q");
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_THAT(r.err, testing::ContainsRegex("note: .*\\.state: the state does not belong to this text: 0 of "
+                                              "[1-9][0-9]+ tokens kept"));
+    EXPECT_THAT(r.err, HasSubstr(" 0 of them from earlier turns"));
+  }
+  std::ofstream(path()) << text;
+  EXPECT_THAT(talk("/load " + path() + "\n", "-q").err, testing::Not(HasSubstr("note:")));
+}
+
+TEST_F(ChatFiles, AStateComputedByOtherInstructionsIsNotedAndKept) {
+  const Result r = talk("/load " + path() + "\n", "--isa portable --kda-gate composed");
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_THAT(r.err, testing::ContainsRegex("2 messages, [1-9][0-9]+ tokens of state"));
+  EXPECT_THAT(r.err, HasSubstr(", gate factored, here it is portable, gate composed; last bits may differ"));
+}
+
 // -n cuts within the tags that end every answer.
 TEST(Chat, AnAnswerCutByMaxTokensShowsNoPieceOfItsEndMark) {
   const auto ask = [](int n, const std::string& flags) {
@@ -119,6 +147,8 @@ TEST_F(ChatFiles, WhatIsNoConversationIsRefusedByName) {
            {"/load " + folder_ + "/bad", "role: 'robot'"},
            {"/load " + folder_ + "/empty", "holds no message"},
            {"/load /nonesuch", "/nonesuch: cannot open"},
+           {"/load /dev/zero", "/dev/zero: not a regular file"},
+           {"/load " + folder_, ": not a regular file"},
            {"/save " + folder_, "no regular file"},
            {"/save /nonesuch/x", "/nonesuch/x: cannot create"}}) {
     const Result r = talk(line + "\n", "-q");
