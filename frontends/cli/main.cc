@@ -402,7 +402,7 @@ class Program {
         ->capture_default_str()
         ->check(rules);
     c.add_option("--activation-scale-rule", o.activation_rule,
-                 "Recorded for engines that quantise activations: floor, rceil, even")
+                 "Scales of activations where the result is run, here or by another engine: floor, rceil, even")
         ->capture_default_str()
         ->check(rules);
     c.add_option("-t,--threads", o.threads, "Threads; 0: every CPU this process may use")

@@ -58,6 +58,7 @@ int quantize(const QuantizeFlags& flags) {
     print_text(report);
   if (report.files_kept > 0) say("{} of {} files were there from an earlier run\n", report.files_kept, report.files);
   if (!o.dry_run) say("written to {}\n", o.out);
+  if (o.qkv == "int8" || o.experts == "int8") say("int8 is for other engines: kdelta does not load it\n");
   return 0;
 }
 

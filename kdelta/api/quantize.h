@@ -19,7 +19,7 @@ struct QuantizeOptions {
   // other engines: this one refuses to load it. "keep": as in the source.
   std::string qkv = "mxfp8", experts = "mxfp4";
   // Scale rules of kdelta/ops/mx_quant/mx_quant.h: "floor", "rceil", "even". The rule of activations is recorded for
-  // the engine that will quantise them; it changes no weight.
+  // the engine that runs the result, this one or another; it changes no weight.
   std::string weight_rule = "rceil", activation_rule = "floor";
   int threads = 0;                                            // 0: every CPU this process may use
   bool dry_run = false;                                       // sizes only, nothing is written

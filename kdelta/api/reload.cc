@@ -19,8 +19,10 @@ ModelConfig computation_of(ModelConfig c) {
   c.weight_prefix.clear();
   c.ignored.clear();
   c.has_vision = false;
-  if (c.quantization)
+  if (c.quantization) {
+    c.quantization->ignored.clear();
     for (QuantizationScheme& s : c.quantization->schemes) s.group.clear(), s.targets.clear();
+  }
   return c;
 }
 

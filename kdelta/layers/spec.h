@@ -41,7 +41,8 @@ struct WeightSpec {
   // A matrix that other matrices are multiplied by, never an activation (kv_b, absorbed into the queries): what a
   // checkpoint says about the precision of its inputs says nothing about it.
   bool absorbed = false;
-  std::string group = {};  // weights of a layer with the same group are stored in the same precision; "": free
+  // Weights of a layer with the same group are stored in the same precision and take their inputs in one; "": free.
+  std::string group = {};
   std::variant<Matrix*, View<const float>*> target;
 };
 

@@ -41,7 +41,8 @@ class BoundWeights {
   BoundWeights& operator=(BoundWeights&&) noexcept;
 
   // Throws Error(bad_file) naming file, tensor and reason: missing, wrong shape, unknown dtype, a scale tensor that is
-  // missing or misshapen, NaN scale bytes, non-finite vectors, one group in several precisions. Keeps the files mapped.
+  // missing or misshapen, NaN scale bytes, non-finite vectors, one group in several precisions or with inputs in
+  // several. Keeps the files mapped.
   static BoundWeights bind(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report,
                            const BindOptions& options = {});
   // Random weights of the specs' shapes for any config (--load-format dummy): bf16 matrices, small values, same seed

@@ -173,8 +173,10 @@ void BoundWeights::Impl::apply(Change& c) {
 void BoundWeights::Impl::check_groups(const WeightReader& reader, const std::vector<Entry*>& some) const {
   struct First {
     Precision precision;
+    MxInput input;
     std::string name;
   };
+  const auto inputs = [](const MxInput& input) { return input.quantised() ? to_string(input) : "unquantised"; };
   std::unordered_map<std::string, First> groups;
   for (const Entry* entry : some) {
     const PlacedSpec& placed = entry->placed;
@@ -182,10 +184,17 @@ void BoundWeights::Impl::check_groups(const WeightReader& reader, const std::vec
     for (size_t i = 0; i < placed.spec.names.size(); ++i) {
       const Precision precision = reader.precision(placed, i);
       const std::string name = placed.prefix + placed.spec.names[i];
-      const auto [it, added] = groups.try_emplace(placed.prefix + '\n' + placed.spec.group, First{precision, name});
-      if (it->second.precision == precision) continue;
-      fail(ErrorCode::bad_file, reader.origin(), ": tensor ", name, " is ", to_string(precision), ", ", it->second.name,
-           " is ", to_string(it->second.precision), ": expected one precision for ", placed.spec.group, " of a layer");
+      const MxInput input = reader.input(placed, i);
+      const auto [it, added] =
+          groups.try_emplace(placed.prefix + '\n' + placed.spec.group, First{precision, input, name});
+      const First& first = it->second;
+      if (first.precision != precision)
+        fail(ErrorCode::bad_file, reader.origin(), ": tensor ", name, " is ", to_string(precision), ", ", first.name,
+             " is ", to_string(first.precision), ": expected one precision for ", placed.spec.group, " of a layer");
+      if (first.input != input)
+        fail(ErrorCode::bad_file, reader.origin(), ": tensor ", name, " is ", to_string(precision), " with ",
+             inputs(input), " inputs, ", first.name, " is ", to_string(first.precision), " with ", inputs(first.input),
+             " inputs: expected one scheme for ", placed.spec.group, " of a layer");
     }
   }
 }

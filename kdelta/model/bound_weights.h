@@ -77,7 +77,7 @@ struct BoundWeights::Impl {
   // Reads, checks and takes memory; throws and changes nothing. What it gives, apply() can only succeed with.
   Change prepare(Entry& entry, const WeightReader& reader);
   void apply(Change& change);
-  // Throws when a group of these entries is stored in several precisions.
+  // Throws when a group of these entries is stored in several precisions or takes its inputs in several.
   void check_groups(const WeightReader& reader, const std::vector<Entry*>& some) const;
   void check_pairs(const PutTensors& staged);
   // Throws when a change would give a matrix in use another format or other inputs.

@@ -207,8 +207,10 @@ ModelConfig read_config(const std::string& directory) {
   }
   read_top_level(root, c);
   // Releases have it in the text part, copies of them at the top.
-  if (!c.quantization) c.quantization = read_quantization(root);
-  (void)root.raw("quantization_config");
+  if (const auto top = read_quantization(root); top && c.quantization && top->schemes != c.quantization->schemes)
+    root.refuse("quantization_config", "none, or the config_groups of text_config.quantization_config");
+  else if (top && !c.quantization)
+    c.quantization = top;
   c.ignored = root.unread();
   return c;
 }

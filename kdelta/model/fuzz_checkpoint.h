@@ -63,18 +63,18 @@ inline Json odd_value(Input& in) {
   return kOdd[in.pick(std::size(kOdd))];
 }
 
-inline Json mx_arguments(int64_t bits) {
-  return Json::Object{{"num_bits", bits},  {"type", "float"},  {"strategy", "group"},         {"group_size", 32},
-                      {"symmetric", true}, {"dynamic", false}, {"scale_dtype", "torch.uint8"}};
+inline Json mx_arguments(int64_t bits, bool dynamic = false) {
+  return Json::Object{{"num_bits", bits},  {"type", "float"},    {"strategy", "group"},         {"group_size", 32},
+                      {"symmetric", true}, {"dynamic", dynamic}, {"scale_dtype", "torch.uint8"}};
 }
 
 inline Json mx_config(bool four, bool eight, bool activations) {
   Json::Object groups;
   const auto group = [&](int64_t bits, bool inputs) {
-    groups.push_back(
-        {str("group_", groups.size()), Json::Object{{"weights", mx_arguments(bits)},
-                                                    {"input_activations", inputs ? mx_arguments(8) : Json(nullptr)},
-                                                    {"targets", Json::Array{"Linear"}}}});
+    groups.push_back({str("group_", groups.size()),
+                      Json::Object{{"weights", mx_arguments(bits)},
+                                   {"input_activations", inputs ? mx_arguments(8, true) : Json(nullptr)},
+                                   {"targets", Json::Array{"Linear"}}}});
   };
   if (four) group(4, false);
   if (eight) group(8, activations);

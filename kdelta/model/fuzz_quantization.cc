@@ -20,6 +20,7 @@ void check(const std::string& text) {
       KDELTA_CHECK(q->names(p) && q->list().find(to_string(p)) != std::string::npos, text);
     }
     KDELTA_CHECK(!q->names(Precision::floating));
+    (void)q->doubts({{"model.layers.0.self_attn.q_proj", Precision::mxfp8}});
   } catch (const Error& e) {
     KDELTA_CHECK(e.code() == ErrorCode::bad_file && is_utf8(e.what()), e.what());
     KDELTA_CHECK(std::string_view(e.what()).starts_with("config.json"), e.what());
@@ -35,9 +36,9 @@ Json grown(fuzz::Input& in) {
       at = &at->object()[in.pick(at->object().size())].value;
     if (at->kind() == Json::Kind::object && in.pick(2) == 0) {
       static constexpr const char* kNames[] = {
-          "weights",    "input_activations", "num_bits", "type",    "strategy",
-          "group_size", "symmetric",         "dynamic",  "targets", "observer_kwargs",
-          "scale_rule", "config_groups",     "ignore",   "format",  "group_2"};
+          "weights", "input_activations", "num_bits",        "type",       "strategy",      "group_size", "symmetric",
+          "dynamic", "targets",           "observer_kwargs", "scale_rule", "config_groups", "ignore",     "format",
+          "group_2", "actorder",          "scale_dtype",     "version"};
       at->set(in.of(kNames), in.pick(3) == 0 ? fuzz::mx_arguments(in.byte() % 10) : fuzz::odd_value(in));
     } else {
       *at = fuzz::odd_value(in);

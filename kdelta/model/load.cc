@@ -1,6 +1,7 @@
 #include "kdelta/model/load.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "kdelta/core/check.h"
 #include "kdelta/model/compose.h"
@@ -22,6 +23,35 @@ void note_fields(LoadedModel& m) {
 void note_decay(LoadedModel& m) {
   if (m.config.kind == ModelKind::kimi_k3 && !m.config.kda.gate_lower_bound)
     m.notes.push_back("text_config.linear_attn_config.gate_lower_bound is absent: the decay is softplus");
+}
+
+// Of a layer's routed experts the first stands for all: a release has a quarter of a million such matrices, and every
+// pattern of the description takes microseconds for each.
+std::vector<StoredModule> stored_modules(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs) {
+  constexpr std::string_view kExperts = ".experts.";
+  std::vector<StoredModule> stored;
+  std::unordered_set<std::string> seen;
+  for (const PlacedSpec& placed : specs)
+    for (const std::string& name : placed.spec.names) {
+      const std::string module = placed.prefix + name;
+      if (const size_t at = module.find(kExperts); at != std::string::npos) {
+        const size_t rest = std::min(module.find('.', at + kExperts.size()), module.size());
+        if (!seen.insert(module.substr(0, at) + module.substr(rest)).second) continue;
+      }
+      const std::string weight = module + placed.spec.suffix;
+      const TensorInfo* t = checkpoint.find(weight);
+      if (checkpoint.find(weight + "_packed") != nullptr)
+        stored.push_back({module, Precision::mxfp4});
+      else if (t != nullptr && (t->dtype == DType::f8_e4m3 || t->dtype == DType::f8_e5m2))
+        stored.push_back({module, Precision::mxfp8});
+    }
+  return stored;
+}
+
+void note_doubts(LoadedModel& m, const std::vector<PlacedSpec>& specs) {
+  if (!m.checkpoint || !m.config.quantization) return;
+  for (std::string& note : m.config.quantization->doubts(stored_modules(*m.checkpoint, specs)))
+    m.notes.push_back(std::move(note));
 }
 
 // The name of a factor of a decay gate that is quantised; empty when none is.
@@ -106,6 +136,7 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
       m.weights = BoundWeights::dummy_shapes(specs, &m.report);
       break;
   }
+  note_doubts(m, specs);
   drop_other_ranks(m.config, choices.shard, &m.report.unused);
   if (m.checkpoint)
     for (std::string& note :

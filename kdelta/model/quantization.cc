@@ -1,6 +1,8 @@
 #include "kdelta/model/quantization.h"
 
 #include <algorithm>
+#include <functional>
+#include <initializer_list>
 #include <regex>
 
 #include "kdelta/core/check.h"
@@ -24,6 +26,43 @@ std::string describe(const JsonReader& r) {
 
 [[noreturn]] void refuse(const JsonReader& group, const char* field, const JsonReader& found, const char* expected) {
   fail(ErrorCode::bad_file, group.source(), ": ", group.path_of(field), ": ", describe(found), ", expected ", expected);
+}
+
+// For fields that change what the numbers mean wherever they say something; null, false and {} do not.
+void expect_none(const JsonReader& r, std::initializer_list<const char*> fields) {
+  for (const char* field : fields) {
+    const Json* value = r.raw(field);
+    const bool none = value == nullptr || value->is_null() ||
+                      (value->kind() == Json::Kind::boolean && !value->boolean()) ||
+                      (value->kind() == Json::Kind::object && value->object().empty());
+    if (!none) r.refuse(field, "null");
+  }
+}
+
+// For fields of a writer's own: how it came to the tensors.
+void pass_over(const JsonReader& r, std::initializer_list<const char*> fields) {
+  for (const char* field : fields) (void)r.raw(field);
+}
+
+// Of weights and of activations in an MX format.
+void check_arguments(const JsonReader& r) {
+  expect_none(r, {"actorder", "block_structure"});
+  const auto scale = r.find<std::string>("scale_dtype");
+  if (scale && *scale != "torch.uint8" && *scale != "torch.float8_e8m0fnu")
+    r.refuse("scale_dtype", "\"torch.uint8\" or \"torch.float8_e8m0fnu\"");
+  pass_over(r, {"observer", "zp_dtype"});
+}
+
+const char* format_name(Precision precision) {
+  switch (precision) {
+    case Precision::mxfp8:
+      return "mxfp8-quantized";
+    case Precision::mxfp4:
+      return "mxfp4-pack-quantized";
+    case Precision::floating:
+      break;
+  }
+  KDELTA_UNREACHABLE("precision of a scheme", precision);
 }
 
 constexpr const char* kRuleNames[] = {"floor", "rceil", "even"};  // by MxScaleRule
@@ -52,42 +91,109 @@ MxInput read_input(const JsonReader& group) {
   if (!is_mx(*r, 8) || !r->find<bool>("dynamic").value_or(true))
     refuse(group, "input_activations", *r,
            "null or MXFP8: 8-bit float, symmetric, dynamic, strategy group, group_size 32");
+  check_arguments(*r);
   return {DType::f8_e4m3, read_rule(*r)};
 }
 
-QuantizationScheme read_group(const JsonReader& group, const std::string& name) {
+Precision read_weights(const JsonReader& group) {
   const auto weights = group.get<JsonReader>("weights");
   const bool four = is_mx(weights, 4), eight = is_mx(weights, 8);
   if (!four && !eight)
-    refuse(group, "weights", weights, "MXFP4 or MXFP8: 4-bit or 8-bit float, symmetric, strategy group, group_size 32");
+    refuse(group, "weights", weights,
+           weights.find<std::string>("type") == "int"
+               ? "MXFP4 or MXFP8: kdelta does not compute with integer weights, which are for other engines"
+               : "MXFP4 or MXFP8: 4-bit or 8-bit float, symmetric, strategy group, group_size 32");
+  check_arguments(weights);
+  if (weights.find<bool>("dynamic").value_or(false)) weights.refuse("dynamic", "false");
+  pass_over(weights, {"observer_kwargs"});
+  return four ? Precision::mxfp4 : Precision::mxfp8;
+}
+
+QuantizationScheme read_group(const JsonReader& group, const std::string& name) {
+  const Precision weights = read_weights(group);
+  if (const auto format = group.find<std::string>("format"); format && *format != format_name(weights))
+    group.refuse("format", str("\"", format_name(weights), "\", as its weights are ", to_string(weights)));
+  expect_none(group, {"output_activations"});
   return {.group = name,
-          .weights = four ? Precision::mxfp4 : Precision::mxfp8,
+          .weights = weights,
           .input = read_input(group),
           .targets = group.find<std::vector<std::string>>("targets").value_or(std::vector<std::string>{})};
 }
 
-// `pattern` of target "re:PATTERN" fits the beginning of a module's name, as compressed-tensors has it. Whoever wrote
+// "format" is of the groups that have none of their own, and of one group at least.
+void check_format(const JsonReader& r, const JsonReader& groups, const std::vector<QuantizationScheme>& schemes) {
+  const auto format = r.find<std::string>("format");
+  if (!format || *format == "mixed-precision") return;
+  bool known =
+      schemes.empty() && (*format == format_name(Precision::mxfp4) || *format == format_name(Precision::mxfp8));
+  for (const QuantizationScheme& s : schemes) {
+    if (*format == format_name(s.weights))
+      known = true;
+    else if (!groups.get<JsonReader>(s.group).find<std::string>("format"))
+      r.refuse("format", str("\"", format_name(s.weights), "\" or \"mixed-precision\", as the weights of ", s.group,
+                             " are ", to_string(s.weights)));
+  }
+  if (!known) r.refuse("format", "the format of one of config_groups or \"mixed-precision\"");
+}
+
+using Matcher = std::function<bool(const std::string& module)>;
+
+// `pattern` of entry "re:PATTERN" fits the beginning of a module's name, as compressed-tensors has it. Whoever wrote
 // the pattern decides how long a backtracking search takes, and how deep a long pattern is read: hence the search in
 // polynomial time, which refuses back-references, and the limit.
-bool fits(const std::string& pattern, const std::string& module) {
+Matcher read_pattern(const std::string& pattern, const char* field) {
   constexpr size_t kLongest = 1000;
   if (pattern.size() > kLongest)
-    fail(ErrorCode::bad_file, "config.json: quantization_config: targets: a pattern of ", pattern.size(),
+    fail(ErrorCode::bad_file, "config.json: quantization_config: ", field, ": a pattern of ", pattern.size(),
          " characters, expected at most ", kLongest);
+  const auto refuse_pattern = [pattern, field](const std::regex_error& e) {
+    fail(ErrorCode::bad_file, "config.json: quantization_config: ", field, ": pattern \"", pattern, "\": ", e.what());
+  };
   try {
     const std::regex expression(pattern, std::regex_constants::ECMAScript | std::regex_constants::__polynomial);
-    return std::regex_search(module, expression, std::regex_constants::match_continuous);
+    return [expression, refuse_pattern](const std::string& module) {
+      try {
+        return std::regex_search(module, expression, std::regex_constants::match_continuous);
+      } catch (const std::regex_error& e) {
+        refuse_pattern(e);
+        return false;
+      }
+    };
   } catch (const std::regex_error& e) {
-    fail(ErrorCode::bad_file, "config.json: quantization_config: targets: pattern \"", pattern, "\": ", e.what());
+    refuse_pattern(e);
+    return {};
   }
+}
+
+// An entry of targets or of ignore.
+Matcher read_entry(const std::string& entry, const char* field) {
+  if (entry == "Linear") return [](const std::string&) { return true; };
+  if (entry.starts_with("re:")) return read_pattern(entry.substr(3), field);
+  return [entry](const std::string& module) { return module == entry; };
+}
+
+// The stored modules that `entries` name, in their order. An entry that cannot be read names none and is told of.
+std::vector<const StoredModule*> named(const std::vector<const StoredModule*>& stored,
+                                       const std::vector<std::string>& entries, const char* field,
+                                       std::vector<std::string>& told) {
+  std::vector<bool> hit(stored.size());
+  for (const std::string& entry : entries) try {
+      const Matcher matches = read_entry(entry, field);
+      for (size_t i = 0; i < stored.size(); ++i) hit[i] = hit[i] || matches(stored[i]->name);
+    } catch (const Error& e) {
+      told.push_back(str(e.what(), ", taken to name nothing"));
+    }
+  std::vector<const StoredModule*> out;
+  for (size_t i = 0; i < stored.size(); ++i)
+    if (hit[i]) out.push_back(stored[i]);
+  return out;
 }
 
 // How well a scheme's targets name a module: 0 not at all, 1 as any linear layer, 2 by its own name.
 int fit(const QuantizationScheme& scheme, const std::string& module) {
   int best = 0;
   for (const std::string& target : scheme.targets) {
-    if (target == "Linear") best = std::max(best, 1);
-    if (target.starts_with("re:") ? fits(target.substr(3), module) : target == module) best = 2;
+    if (read_entry(target, "targets")(module)) best = std::max(best, target == "Linear" ? 1 : 2);
   }
   return best;
 }
@@ -142,14 +248,40 @@ MxInput Quantization::input_of(const std::string& module, Precision precision) c
        " is of");
 }
 
+std::vector<std::string> Quantization::doubts(const std::vector<StoredModule>& stored) const {
+  std::vector<std::string> out;
+  const auto tell = [&](const std::vector<const StoredModule*>& found, const char* what) {
+    if (!found.empty())
+      out.push_back(str(found.front()->name, " is stored in ", to_string(found.front()->precision), ", although ", what,
+                        found.size() > 1 ? ", and it is not the only one" : ""));
+  };
+  std::vector<const StoredModule*> all, nameless;
+  for (const StoredModule& m : stored) all.push_back(&m);
+  nameless = all;
+  for (const QuantizationScheme& s : schemes) {
+    const auto hit = named(nameless, s.targets, "targets", out);
+    std::erase_if(nameless, [&](const StoredModule* m) {
+      return m->precision == s.weights && (s.targets.empty() || std::ranges::find(hit, m) != hit.end());
+    });
+  }
+  tell(nameless, "no targets of its scheme in quantization_config.config_groups name it");
+  tell(named(all, ignored, "ignore", out), "quantization_config.ignore names it");
+  return out;
+}
+
 std::optional<Quantization> read_quantization(const JsonReader& config) {
   const auto r = config.find<JsonReader>("quantization_config");
   if (!r) return {};
-  (void)config.raw("quantization_config");  // ignore lists and the like are for writers of tensors
   if (r->get<std::string>("quant_method") != "compressed-tensors") r->refuse("quant_method", "\"compressed-tensors\"");
   Quantization q;
   const auto groups = r->get<JsonReader>("config_groups");
   for (const std::string& name : groups.keys()) q.schemes.push_back(read_group(groups.get<JsonReader>(name), name));
+  check_format(*r, groups, q.schemes);
+  if (r->find<std::string>("quantization_status").value_or("compressed") != "compressed")
+    r->refuse("quantization_status", "\"compressed\"");
+  expect_none(*r, {"kv_cache_scheme", "sparsity_config", "transform_config"});
+  q.ignored = r->find<std::vector<std::string>>("ignore").value_or(std::vector<std::string>{});
+  pass_over(*r, {"global_compression_ratio", "version"});
   return q;
 }
 

@@ -30,19 +30,29 @@ struct QuantizationScheme {
   bool operator==(const QuantizationScheme&) const = default;
 };
 
+// A matrix that a checkpoint stores quantised.
+struct StoredModule {
+  std::string name;
+  Precision precision = Precision::floating;
+};
+
 struct Quantization {
   std::vector<QuantizationScheme> schemes;  // empty: nothing is quantised
+  std::vector<std::string> ignored;         // as targets; decides nothing
 
   bool names(Precision precision) const;
   std::string list() const;  // "MXFP4, MXFP8", or "nothing"
   // What the matrix `module`, stored in `precision`, takes its inputs in. Throws Error(bad_file) naming the module when
   // several schemes could be meant and their targets do not tell which.
   MxInput input_of(const std::string& module, Precision precision) const;
+  // Where the targets and the ignore list say something else than what is stored: lines for whoever loads the model.
+  std::vector<std::string> doubts(const std::vector<StoredModule>& stored) const;
   bool operator==(const Quantization&) const = default;
 };
 
 // The quantization_config of this object of config.json; none when it has none. Throws Error(bad_file) naming the field
-// for a method or a scheme that is not known.
+// for a method, a scheme or a format that is not known or not what its weights are, and for what no engine of this kind
+// computes: quantised outputs and caches, weights that are reordered, transformed or not yet packed.
 std::optional<Quantization> read_quantization(const JsonReader& config);
 
 }  // namespace kdelta

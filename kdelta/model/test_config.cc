@@ -73,5 +73,20 @@ TEST(Config, KdaHeadsAreThoseOfTheLinearAttentionConfig) {
                 AllOf(HasSubstr("KDA heads"), HasSubstr("96"), HasSubstr(std::to_string(ranks))));
 }
 
+TEST(Config, TwoQuantizationConfigsAreRefusedUnlessTheySayTheSame) {
+  const std::string k3 = "tests/configs/kimi_k3", method = R"("quant_method": "compressed-tensors", )";
+  const auto with_top = [&](const std::string& top) {
+    return read(k3, {{"{", R"({"quantization_config": {)" + top + "},"}});
+  };
+  const auto weights = [](int bits) {
+    return str(R"("config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": )", bits,
+               R"(, "type": "float", "strategy": "group", "group_size": 32}}})");
+  };
+  EXPECT_EQ(with_top(method + weights(4)).quantization->list(), "MXFP4");
+  EXPECT_THAT(error_of([&] { with_top(method + weights(8)); }),
+              HasSubstr(": quantization_config: object of 2, expected none, or the config_groups of text_config"));
+  EXPECT_THAT(error_of([&] { with_top(R"("quant_method": "gptq")"); }), HasSubstr("quantization_config.quant_method"));
+}
+
 }  // namespace
 }  // namespace kdelta

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "kdelta/model/test_weights.h"
 
 namespace kdelta {
@@ -44,6 +46,97 @@ TEST(Quantization, UnknownSchemesAndMethodsAreRefusedByField) {
   EXPECT_THAT(refusal([] { read(R"("a": )" + group(arguments(8), arguments(8, "int"))); }),
               HasSubstr("config_groups.a.input_activations: "));
   EXPECT_THAT(refusal([] { read("", "gptq"); }), HasSubstr("quant_method: "));
+}
+
+// As kdelta quantize and the K3 release write it, and what others add.
+constexpr const char* kWhole = R"({
+  "quant_method": "compressed-tensors", "format": "mixed-precision", "quantization_status": "compressed",
+  "kv_cache_scheme": null, "global_compression_ratio": null, "version": "0.13", "sparsity_config": {},
+  "transform_config": {}, "ignore": ["re:.*lm_head.*"],
+  "config_groups": {
+    "a": {"format": "mxfp4-pack-quantized", "targets": ["Linear"], "input_activations": null,
+          "output_activations": null,
+          "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "symmetric": true,
+                      "dynamic": false, "actorder": null, "block_structure": null, "observer": "minmax",
+                      "observer_kwargs": {"scale_rule": "rceil"}, "scale_dtype": "torch.uint8", "zp_dtype": null}},
+    "b": {"format": "mxfp8-quantized", "targets": ["re:.*q_proj$"], "output_activations": null,
+          "weights": {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "actorder": false},
+          "input_activations": {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32,
+                                "dynamic": true, "actorder": null, "observer": null, "observer_kwargs": {},
+                                "scale_dtype": "torch.uint8", "zp_dtype": null}}}})";
+
+// kWhole with one field, at a path of member names, set to a value.
+Json changed(const std::vector<std::string>& path, const Json& value) {
+  const std::function<Json(Json, size_t)> set = [&](Json object, size_t depth) {
+    object.set(path[depth], depth + 1 == path.size() ? value : set(*object.find(path[depth]), depth + 1));
+    return object;
+  };
+  return set(parse_json(kWhole, {.name = "config.json"}), 0);
+}
+
+JsonReader config_of(Json quantization) {
+  return JsonReader(Json::Object{{"quantization_config", std::move(quantization)}}, {.name = "config.json"});
+}
+
+TEST(Quantization, FieldsThatNobodyReadsAreListedAndThoseOfWritersAreNot) {
+  const JsonReader known = config_of(parse_json(kWhole, {.name = "config.json"}));
+  EXPECT_EQ(read_quantization(known)->list(), "MXFP4, MXFP8");
+  EXPECT_THAT(known.unread(), testing::IsEmpty());
+  const JsonReader other = config_of(changed({"config_groups", "a", "weights", "codebook"}, "x"));
+  EXPECT_EQ(read_quantization(other)->list(), "MXFP4, MXFP8");
+  EXPECT_THAT(other.unread(), testing::ElementsAre("quantization_config.config_groups.a.weights.codebook"));
+}
+
+TEST(Quantization, FieldsThatChangeWhatTensorsMeanAreRefusedByPath) {
+  const std::string groups = "config_groups";
+  struct Row {
+    std::vector<std::string> path;
+    Json value;
+    const char* accepted;
+  };
+  for (const Row& row : std::vector<Row>{
+           {{groups, "a", "format"}, "nvfp4-pack-quantized", "\"mxfp4-pack-quantized\", as its weights are MXFP4"},
+           {{groups, "b", "format"}, "mxfp4-pack-quantized", "\"mxfp8-quantized\", as its weights are MXFP8"},
+           {{"format"}, "pack-quantized", "the format of one of config_groups"},
+           {{groups, "a", "weights", "scale_dtype"}, "torch.bfloat16", "\"torch.uint8\""},
+           {{groups, "b", "input_activations", "scale_dtype"}, "torch.float32", "\"torch.uint8\""},
+           {{groups, "a", "weights", "actorder"}, "group", "null"},
+           {{groups, "b", "input_activations", "actorder"}, "weight", "null"},
+           {{groups, "a", "weights", "block_structure"}, Json::Array{128, 128}, "null"},
+           {{groups, "a", "weights", "dynamic"}, true, "false"},
+           {{groups, "a", "output_activations"}, Json::Object{{"num_bits", 8}}, "null"},
+           {{"kv_cache_scheme"}, Json::Object{{"num_bits", 8}}, "null"},
+           {{"sparsity_config"}, Json::Object{{"format", "sparse-24-bitmask"}}, "null"},
+           {{"transform_config"}, Json::Object{{"config_groups", Json::Object{}}}, "null"},
+           {{"quantization_status"}, "frozen", "\"compressed\""},
+       }) {
+    std::string path = "quantization_config";
+    for (const std::string& name : row.path) path += "." + name;
+    EXPECT_THAT(
+        test::error_of([&] { read_quantization(config_of(changed(row.path, row.value))); }),
+        testing::AllOf(testing::StartsWith("config.json: " + path + ": "), HasSubstr(str("expected ", row.accepted))));
+    EXPECT_EQ(test::error_of([&] { read_quantization(config_of(changed(row.path, nullptr))); }), "no error") << path;
+  }
+}
+
+TEST(Quantization, TheFormatOfAllIsThatOfGroupsWithoutTheirOwn) {
+  const auto refusal = [](const char* format, const std::string& groups) {
+    const std::string text =
+        str(R"({"quant_method": "compressed-tensors", "format": ")", format, R"(", "config_groups": {)", groups, "}}");
+    return test::error_of([&] { read_quantization(config_of(parse_json(text, {.name = "config.json"}))); });
+  };
+  const std::string four = R"("a": )" + group(arguments(4)), eight = R"("b": )" + group(arguments(8));
+  EXPECT_EQ(refusal("mxfp4-pack-quantized", four), "no error");
+  EXPECT_EQ(refusal("mxfp8-quantized", eight), "no error");
+  EXPECT_EQ(refusal("mixed-precision", four + ", " + eight), "no error");
+  EXPECT_THAT(refusal("mxfp4-pack-quantized", eight),
+              HasSubstr("quantization_config.format: string \"mxfp4-pack-quantized\", expected \"mxfp8-quantized\""));
+  EXPECT_THAT(refusal("mxfp4-pack-quantized", four + ", " + eight), HasSubstr("as the weights of b are MXFP8"));
+}
+
+TEST(Quantization, IntegerWeightsAreRefusedAsThoseOfOtherEngines) {
+  EXPECT_THAT(test::error_of([] { read(R"("a": )" + group(arguments(8, "int"))); }),
+              HasSubstr("kdelta does not compute with integer weights, which are for other engines"));
 }
 
 std::string mxfp8_inputs(const std::string& kwargs) {
@@ -143,6 +236,54 @@ TEST(Quantization, MatricesTakeWhatTheDescriptionSaysAndKeepItThroughUpdates) {
     for (const Matrix* m : {&layer.q, &layer.k, &layer.v}) EXPECT_EQ(to_string(m->input), "MXFP8 rceil");
     for (const Matrix* m : {&layer.b, &layer.g, &layer.o, &layer.f}) EXPECT_FALSE(m->input.quantised());
   }
+}
+
+// Quantised at different scales, or some of them not at all, q, k and v would no longer see one input.
+TEST(Quantization, OneGroupWithInputsOfTwoSchemesIsRefusedByBothMembers) {
+  const std::string even = mxfp8_inputs(R"({"scale_rule": "even"})"), floor = mxfp8_inputs("{}");
+  const auto refusal = [](const std::string& q, const std::string& kv) {
+    test::SmallLayer layer(4);
+    test::MemoryTensors all = layer.whole();
+    for (const char* name : {"l.q.weight", "l.k.weight", "l.v.weight"}) {
+      all[name] = test::random_bytes(DType::f8_e4m3, {32, 64}, 1, 100);
+      all[name + std::string("_scale")] = test::random_bytes(DType::u8, {32, 2}, 2);
+    }
+    const auto scheme = [](const char* targets, const std::string& inputs) {
+      return str(R"({"targets": )", targets, R"(, "weights": )", arguments(8), R"(, "input_activations": )", inputs,
+                 "}");
+    };
+    BindOptions options = test::bind_options();
+    options.quantization = read(R"("a": )" + scheme(R"(["l.q"])", q) + R"(, "b": )" + scheme(R"(["re:l.[kv]$"])", kv));
+    BoundWeights w = BoundWeights::expect(layer.specs(), options);
+    w.allocate();
+    return test::error_of([&] { test::put_all(w, all); });
+  };
+  EXPECT_EQ(refusal(even, even), "no error");
+  EXPECT_THAT(
+      refusal(even, floor),
+      HasSubstr("tensor l.k is MXFP8 with MXFP8 floor inputs, l.q is MXFP8 with MXFP8 even inputs: expected one "
+                "scheme for q, k and v of a layer"));
+  EXPECT_THAT(refusal("null", floor), HasSubstr("l.q is MXFP8 with unquantised inputs: expected one scheme"));
+}
+
+TEST(Quantization, TargetsAndIgnoreListsThatContradictWhatIsStoredAreTold) {
+  const std::string q = "l.self_attn.q_proj", k = "l.self_attn.k_proj", v = "l.self_attn.v_proj";
+  const auto doubts = [&](const std::string& targets, const std::string& ignore) {
+    const std::string text =
+        str(R"({"quant_method": "compressed-tensors", "ignore": )", ignore, R"(, "config_groups": {"a": {"targets": )",
+            targets, R"(, "weights": )", arguments(8), "}}}");
+    return read_quantization(config_of(parse_json(text, {.name = "config.json"})))
+        ->doubts({{q, Precision::mxfp8}, {k, Precision::mxfp8}, {v, Precision::mxfp8}});
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(doubts(R"(["Linear"])", "[]"), testing::IsEmpty());
+  EXPECT_THAT(doubts(R"(["re:.*(q|k|v)_proj$"])", R"(["re:.*o_proj"])"), testing::IsEmpty());
+  EXPECT_THAT(doubts(R"(["re:.*q_proj"])", "[]"),
+              ElementsAre(testing::AllOf(testing::StartsWith(k + " is stored in MXFP8, although no targets"),
+                                         HasSubstr("not the only one"))));
+  EXPECT_THAT(doubts(R"(["Linear"])", R"([")" + v + R"("])"),
+              ElementsAre(v + " is stored in MXFP8, although quantization_config.ignore names it"));
+  EXPECT_THAT(doubts(R"(["Linear"])", R"(["re:("])"), ElementsAre(HasSubstr("ignore: pattern \"(\"")));
 }
 
 // Merge table, quantisation adaptation: which precisions of {q, k, v} and of {b, g, f_a, f_b} make a layer, and who

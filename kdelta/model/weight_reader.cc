@@ -159,8 +159,7 @@ Matrix WeightReader::matrix(const PlacedSpec& placed, size_t i) const {
   if (t.info->name != base && dtype != DType::u8) refuse(t, str("dtype ", dtype_name(dtype), ", expected U8"));
   if (has_scales(base, *t.info)) {
     Matrix m = mx_matrix(t, base + "_scale", t.info->name != base ? DType::f4_e2m1 : dtype, spec);
-    if (described_ != nullptr && !spec.absorbed)
-      m.input = described_->input_of(placed.prefix + placed.spec.names[i], precision(placed, i));
+    m.input = input(placed, i);
     return m;
   }
   if (dtype != DType::bf16 && dtype != DType::f32) {
@@ -178,6 +177,11 @@ Precision WeightReader::precision(const PlacedSpec& placed, size_t i) const {
   const StoredTensor t = codes ? *codes : need(base);
   if (t.info->name != base) return Precision::mxfp4;
   return is_mx(t.info->dtype) ? Precision::mxfp8 : Precision::floating;
+}
+
+MxInput WeightReader::input(const PlacedSpec& placed, size_t i) const {
+  if (described_ == nullptr || placed.spec.absorbed) return {};
+  return described_->input_of(placed.prefix + placed.spec.names[i], precision(placed, i));
 }
 
 // Vectors ------------------------------------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ class WeightReader {
   // element.
   Matrix matrix(const PlacedSpec& placed, size_t i = 0) const;
   Precision precision(const PlacedSpec& placed, size_t i = 0) const;
+  // What that matrix takes its inputs in.
+  MxInput input(const PlacedSpec& placed, size_t i = 0) const;
   // Throws unless the tensors of a vector kind have the right shapes and dtypes.
   void check_values(const PlacedSpec& placed) const;
   // The spec's vector in fp32, values_shape() elements; also throws for elements that are not finite.

@@ -39,6 +39,21 @@ TEST(QuantizeCommand, PrintsSizesAloneOnStdoutAndADryRunWritesNothing) {
   std::filesystem::remove_all(folder);
 }
 
+// What is written for others is said to be so when it is written and when it is loaded.
+TEST(QuantizeCommand, Int8IsSaidToBeForOtherEngines) {
+  std::string folder = testing::TempDir() + "kdelta_cli_int8_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string out = folder + "/q";
+  const Result done = run_program("quantize tests/golden/linear_a --qkv int8 --experts keep --out " + out);
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(done.err, "written to " + out + "\nint8 is for other engines: kdelta does not load it\n");
+  const Result inspected = run_program("inspect " + out);
+  EXPECT_NE(inspected.status, 0);
+  EXPECT_THAT(inspected.err, testing::AllOf(HasSubstr("config_groups.group_0.weights: 8-bit int"),
+                                            HasSubstr("which are for other engines")));
+  std::filesystem::remove_all(folder);
+}
+
 std::map<std::string, std::string> contents(const std::string& folder) {
   std::map<std::string, std::string> out;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

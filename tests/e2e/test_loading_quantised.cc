@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -134,6 +135,25 @@ TEST_F(QuantisedLoading, SchemesMixedInOneGroupAreRefusedByBothTensors) {
                 all[kK + "_packed"] = packed;
               }),
               AllOf(one_precision, HasSubstr("k_proj is MXFP4"), HasSubstr("q_proj is MXFP8")));
+}
+
+TEST_F(QuantisedLoading, WhatTargetsLeaveOutAndIgnoreNamesIsToldAmongTheNotes) {
+  const auto notes = [](const std::string& directory) {
+    std::string all;
+    for (const std::string& note : load_model(directory, LoadFormat::headers).notes) all += note + "\n";
+    return all;
+  };
+  EXPECT_THAT(notes(sharded()), testing::Not(HasSubstr("although")));
+  ASSERT_EQ(load_with([](StoredTensors&) {}), "no error");
+  std::string text = read_text_file(sharded() + "/config.json", 1 << 20);
+  for (const auto& [from, to] : {std::pair{"(q|k|v)_proj$", "q_proj$"}, {"re:.*lm_head.*", "re:.*experts.*"}}) {
+    ASSERT_NE(text.find(from), std::string::npos) << from;
+    text.replace(text.find(from), std::strlen(from), to);
+  }
+  write_text_file(changed() + "/config.json", text);
+  EXPECT_THAT(notes(changed()),
+              AllOf(HasSubstr("self_attn.k_proj is stored in MXFP8, although no targets"),
+                    HasSubstr("experts.0.w1 is stored in MXFP4, although quantization_config.ignore names it")));
 }
 
 TEST_F(QuantisedLoading, ASchemeThatIsUnknownOrNotWhatIsStoredIsRefusedByName) {

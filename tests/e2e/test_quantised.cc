@@ -322,7 +322,7 @@ TEST(QuantisedAttention, D6HasNoPositions) {
   set("kda_layers", "[]");
   set("full_attn_layers", "[1]");
   set("num_hidden_layers", "1");
-  const std::string mx = R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "dynamic": true})";
+  const std::string mx = R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32})";
   config.insert(1, R"("quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"group_0": {)"
                    R"("targets": ["Linear"], "weights": )" +
                        mx + R"(, "input_activations": )" + mx + "}}},");
