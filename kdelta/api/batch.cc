@@ -6,7 +6,8 @@
 #include <fstream>
 #include <set>
 
-#include "kdelta/api/messages.h"
+#include "kdelta/api/answer_file.h"
+#include "kdelta/api/batch_request.h"
 #include "kdelta/core/check.h"
 #include "kdelta/io/json_reader.h"
 
@@ -17,7 +18,7 @@ constexpr JsonLimits kLine{.max_bytes = int64_t{64} << 20, .max_values = int64_t
 
 struct Line {
   std::string id, text;
-  bool chat = false;
+  bool chat = false, thinking = true;
 };
 
 JsonReader object_of(const std::string& text, const std::string& name) {
@@ -34,7 +35,11 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-std::vector<Line> read_input(const std::string& path) {
+std::vector<Line> read_input(const BatchOptions& options) {
+  const std::string& path = options.input;
+  std::error_code missing;
+  if (std::filesystem::equivalent(path, options.output, missing))
+    fail(ErrorCode::invalid_argument, "output: ", options.output, ": the same file as the input ", path);
   std::vector<Line> all;
   std::set<std::string> ids;
   for (const std::string& text : lines_of(path)) {
@@ -51,79 +56,30 @@ std::vector<Line> read_input(const std::string& path) {
   return all;
 }
 
-// The ids that the output answers already; a last line without its end is cut off.
-std::set<std::string> read_output(const std::string& path) {
+std::set<std::string> ids_of(const std::vector<Line>& lines) {
   std::set<std::string> ids;
-  std::error_code missing;
-  if (!std::filesystem::exists(path, missing)) return ids;
-  if (!std::filesystem::is_regular_file(path)) fail(ErrorCode::invalid_argument, "output: ", path, ": no regular file");
-  std::ifstream in(path, std::ios::binary);
-  std::string line;
-  uintmax_t whole = 0;
-  while (std::getline(in, line)) {
-    if (in.eof()) break;  // no newline behind it
-    whole += line.size() + 1;
-    if (line.empty()) continue;
-    ids.insert(object_of(line, "output: " + path).get<std::string>("custom_id"));
-  }
-  in.close();
-  if (std::filesystem::file_size(path) != whole) std::filesystem::resize_file(path, whole);
+  for (const Line& l : lines) ids.insert(l.id);
   return ids;
 }
 
-template <class T, class Out>
-void read_if(const JsonReader& body, const char* field, Out& out) {
-  if (const auto value = body.find<T>(field)) out = static_cast<Out>(*value);
-}
-
-std::vector<int32_t> prompt_of(const Engine& engine, const JsonReader& body, bool chat) {
-  if (chat) {
-    std::vector<ChatMessage> messages;
-    for (const JsonReader& m : body.get<std::vector<JsonReader>>("messages")) messages.push_back(read_message(m));
-    return engine.chat_prompt(messages, {.thinking = body.find<bool>("thinking").value_or(true),
-                                         .effort = body.find<std::string>("reasoning_effort").value_or("")});
-  }
-  if (body.kind("prompt") == Json::Kind::string) return engine.tokenize(body.get<std::string>("prompt"));
-  std::vector<int32_t> ids;
-  for (const int64_t id : body.get<std::vector<int64_t>>("prompt")) {
-    if (id < 0 || id > INT32_MAX) body.refuse("prompt", "token ids");
-    ids.push_back(static_cast<int32_t>(id));
-  }
-  return ids;
-}
-
-GenerateOptions options_of(const JsonReader& body, GenerateOptions o) {
-  body.find_in("n", 1, 1);
-  if (body.find<bool>("stream").value_or(false)) body.refuse("stream", "false");
-  read_if<int64_t>(body, "max_tokens", o.max_tokens);
-  read_if<int64_t>(body, "max_completion_tokens", o.max_tokens);
-  read_if<int64_t>(body, "min_tokens", o.min_tokens);
-  read_if<double>(body, "temperature", o.temperature);
-  read_if<double>(body, "top_p", o.top_p);
-  read_if<double>(body, "min_p", o.min_p);
-  read_if<double>(body, "repetition_penalty", o.repetition_penalty);
-  read_if<double>(body, "presence_penalty", o.presence_penalty);
-  read_if<double>(body, "frequency_penalty", o.frequency_penalty);
-  if (const auto k = body.find_in("top_k", -1, INT32_MAX)) o.top_k = static_cast<int32_t>(*k);
-  if (const auto seed = body.find_in("seed", 0, INT64_MAX)) o.seed = static_cast<uint64_t>(*seed);
-  read_if<bool>(body, "ignore_eos", o.ignore_eos);
-  if (body.kind("stop") == Json::Kind::string)
-    o.stop = {body.get<std::string>("stop")};
-  else if (const auto stop = body.find<std::vector<std::string>>("stop"))
-    o.stop = *stop;
-  check_options(o);
-  return o;
+Json message_of(const ChatReply& reply) {
+  Json::Object message{{"role", "assistant"}, {"content", reply.content}};
+  if (!reply.reasoning.empty()) message.push_back({"reasoning", reply.reasoning});
+  Json::Array calls;
+  for (const ChatToolCall& c : reply.calls)
+    calls.push_back(Json::Object{
+        {"id", c.id}, {"type", "function"}, {"function", Json::Object{{"name", c.name}, {"arguments", c.arguments}}}});
+  if (!calls.empty()) message.push_back({"tool_calls", std::move(calls)});
+  return message;
 }
 
 class Batch {
  public:
-  Batch(Engine& engine, const BatchOptions& options) : engine_(engine), o_(options), lines_(read_input(options.input)) {
-    const std::set<std::string> answered = read_output(options.output);
+  Batch(Engine& engine, const BatchOptions& options)
+      : engine_(engine), o_(options), lines_(read_input(options)), out_(options.output, ids_of(lines_)) {
     progress_.total = static_cast<int64_t>(lines_.size());
-    std::erase_if(lines_, [&](const Line& l) { return answered.contains(l.id); });
+    std::erase_if(lines_, [&](const Line& l) { return out_.answered().contains(l.id); });
     progress_.skipped = progress_.total - static_cast<int64_t>(lines_.size());
-    out_.open(options.output, std::ios::binary | std::ios::app);
-    if (!out_) fail(ErrorCode::invalid_argument, "output: ", options.output, ": cannot be written");
   }
 
   BatchProgress run() {
@@ -139,14 +95,10 @@ class Batch {
     while (at_ < lines_.size()) {
       Line& line = lines_[at_++];
       try {
-        const JsonReader r = object_of(line.text, line.id);
-        const auto url = r.find<std::string>("url").value_or("/v1/completions");
-        if (url != "/v1/completions" && url != "/v1/chat/completions")
-          r.refuse("url", "/v1/completions or /v1/chat/completions");
-        line.chat = url == "/v1/chat/completions";
-        const JsonReader body = r.find<JsonReader>("body").value_or(r);
-        task->options = options_of(body, o_.defaults);
-        task->prompt = prompt_of(engine_, body, line.chat);
+        BatchRequest r = read_request(engine_, object_of(line.text, line.id), o_.defaults);
+        line.chat = r.chat;
+        line.thinking = r.thinking;
+        *task = std::move(r.task);
         asked_.push_back(&line);
         return true;
       } catch (const Error& e) {
@@ -172,13 +124,13 @@ class Batch {
     progress_.prompt_tokens += g.prompt_tokens;
     progress_.cached_tokens += g.cached_tokens;
     progress_.tokens += static_cast<int64_t>(g.tokens.size());
-    Json::Object choice{{"index", 0}, {"finish_reason", g.finish_reason}};
+    Json::Object choice{{"index", 0}};
     if (line->chat) {
-      const ChatReply reply = engine_.read_answer(g);
-      Json::Object message{{"role", "assistant"}, {"content", reply.content}};
-      if (!reply.reasoning.empty()) message.push_back({"reasoning", reply.reasoning});
-      choice.push_back({"message", std::move(message)});
+      const ChatReply reply = engine_.read_answer(g, line->thinking);
+      choice.push_back({"finish_reason", reply.calls.empty() ? g.finish_reason : "tool_calls"});
+      choice.push_back({"message", message_of(reply)});
     } else {
+      choice.push_back({"finish_reason", g.finish_reason});
       choice.push_back({"text", g.text});
     }
     const auto tokens = static_cast<int64_t>(g.tokens.size());
@@ -198,9 +150,7 @@ class Batch {
   }
 
   void write(const Json& value) {
-    out_ << json_text(value) << '\n';
-    out_.flush();
-    if (!out_) fail(ErrorCode::failed, "output: ", o_.output, ": cannot be written");
+    out_.append(json_text(value));
     progress_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     if (o_.progress) o_.progress(progress_);
   }
@@ -208,10 +158,10 @@ class Batch {
   Engine& engine_;
   const BatchOptions& o_;
   std::vector<Line> lines_;
+  AnswerFile out_;
   std::vector<const Line*> asked_;
   size_t at_ = 0;
   BatchProgress progress_;
-  std::ofstream out_;
   std::chrono::steady_clock::time_point begin_;
 };
 

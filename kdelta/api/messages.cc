@@ -25,6 +25,7 @@ ChatMessage read_message(const JsonReader& m) {
                   .calls = {},
                   .call_id = m.find<std::string>("tool_call_id").value_or("")};
   for (const JsonReader& call : m.find<std::vector<JsonReader>>("tool_calls").value_or(std::vector<JsonReader>{})) {
+    if (call.find<std::string>("type").value_or("function") != "function") call.refuse("type", "function");
     const auto function = call.get<JsonReader>("function");
     out.calls.push_back({call.find<std::string>("id").value_or(""), function.get<std::string>("name"),
                          function.get<std::string>("arguments")});

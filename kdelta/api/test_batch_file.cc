@@ -1,6 +1,8 @@
 // Many requests through the C++ door: files of them, and the same answers as one at a time.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -88,7 +90,7 @@ TEST_F(BatchFile, ARunThatWasInterruptedGoesOnWhereItStopped) {
   std::atomic<bool> cancel{false};
   const BatchProgress first = run(engine, "parts", &cancel, 4);
   EXPECT_LT(first.done, 12);
-  write("parts", R"({"custom_id":"r11","response":{"sta)", std::ios::app);
+  write("parts", R"({"id":"batch_req_r11","custom_id":"r11","response":{"sta)", std::ios::app);
   const BatchProgress second = run(engine, "parts");
   EXPECT_EQ(second.skipped, first.done);
   EXPECT_EQ(second.done, 12 - first.done);
@@ -124,6 +126,134 @@ TEST_F(BatchFile, FilesThatCannotServeAreRefusedBeforeAnythingRuns) {
   write("in", requests(1));
   EXPECT_THAT(test::error_of([&] { run_batch(engine, {.input = path("in"), .output = folder_}); }),
               HasSubstr("no regular file"));
+}
+
+// Every field of a body by itself: what cannot be honoured is never passed over.
+TEST_F(BatchFile, AFieldThatWouldChangeTheAnswerIsRefusedByItsName) {
+  const std::string fields[] = {R"("logprobs":3)",
+                                R"("logprobs":0)",
+                                R"("logprobs":true)",
+                                R"("top_logprobs":2)",
+                                R"("echo":true)",
+                                R"("suffix":"x")",
+                                R"("best_of":2)",
+                                R"("n":2)",
+                                R"("stream":true)",
+                                R"("response_format":{"type":"json_object"})",
+                                R"("guided_regex":"a+")",
+                                R"("foo":0)",
+                                R"("tools":[])",
+                                R"("logit_bias":{"x":1})",
+                                R"("logit_bias":{"-1":1})",
+                                R"("logit_bias":{"5":true})",
+                                R"("logit_bias":[5])",
+                                R"("stop_token_ids":[-1])"};
+  std::string lines;
+  for (const std::string& f : fields) lines += "{\"body\":{\"prompt\":\"x\",\"max_tokens\":1," + f + "}}\n";
+  const std::string hi = R"({"role":"user","content":"Hi"})";
+  const std::pair<const char*, std::string> chats[] = {
+      {"body.messages: array of 0", R"("messages":[])"},
+      {"body.messages[0].refusal", R"("messages":[{"role":"user","content":"Hi","refusal":"no"}])"},
+      {"body.tool_choice", R"("tool_choice":"required","messages":[)" + hi + "]"},
+      {"body.stop", R"("stop":"a","messages":[)" + hi + "]"},
+      {"body.prompt", R"("prompt":"a","messages":[)" + hi + "]"}};
+  for (const auto& [named, body] : chats) lines += R"({"url":"/v1/chat/completions","body":{)" + body + "}}\n";
+  lines += R"({"body":{"prompt":"x"},"temperature":0})";
+  write("in", lines);
+  Engine engine = load(4);
+  EXPECT_EQ(run(engine, "out").done, 0);
+  auto got = answers("out");
+  size_t number = 0;
+  for (const std::string& f : fields)
+    EXPECT_THAT(got["line-" + std::to_string(++number)], HasSubstr("body." + f.substr(1, f.find('"', 1) - 1))) << f;
+  for (const auto& [named, body] : chats)
+    EXPECT_THAT(got["line-" + std::to_string(++number)], HasSubstr(named)) << body;
+  EXPECT_THAT(got["line-" + std::to_string(++number)], HasSubstr("temperature: not supported"));
+}
+
+TEST_F(BatchFile, ValuesThatAreOffAndFieldsThatChangeNoAnswerAreAccepted) {
+  const std::string plain = R"("prompt":"And God said","max_tokens":6,"temperature":0)";
+  write("in", "{\"custom_id\":\"plain\",\"body\":{" + plain + "}}\n" +
+                  R"({"custom_id":"off","method":"POST","body":{"n":1,"best_of":1,"stream":false,"echo":false,)" +
+                  R"("logprobs":null,"top_logprobs":0,"suffix":"","response_format":{"type":"text"},"logit_bias":{},)" +
+                  R"("stop":null,"foo":null,"model":"m","user":"u","metadata":{"a":"b"},"store":true,)" + plain + "}}");
+  Engine engine = load(2);
+  EXPECT_EQ(run(engine, "out").done, 2);
+  auto got = answers("out");
+  EXPECT_EQ(got["off"], got["plain"]);
+}
+
+TEST_F(BatchFile, BiasesStopIdsThinkingAndToolsReachTheAnswer) {
+  const std::string tools = R"([{"type":"function","function":{"name":"weather","parameters":{"type":"object"}}}])";
+  const std::string chat = R"("url":"/v1/chat/completions","body":{"messages":[{"role":"user","content":"Hello"}],)"
+                           R"("temperature":0,"max_tokens":12,)";
+  write("in", R"({"custom_id":"bias","body":{"prompt":"And","max_tokens":2,"temperature":0,"logit_bias":{"70":100}}}
+{"custom_id":"stop","body":{"prompt":"And","temperature":0,"logit_bias":{"70":100},"stop_token_ids":[70]}}
+{"custom_id":"tools",)" +
+                  chat + "\"tools\":" + tools + "}}\n" + R"({"custom_id":"plain",)" + chat + "\"thinking\":false}}\n");
+  Engine engine = load(4);
+  ASSERT_EQ(run(engine, "out").done, 4);
+  std::map<std::string, Json> got;
+  std::ifstream in(path("out"));
+  for (std::string line; std::getline(in, line);) {
+    const Json j = parse_json(line, {.name = "output"});
+    got[j.find("custom_id")->string()] = *j.find("response")->find("body");
+  }
+  EXPECT_EQ(got["bias"].find("choices")->array()[0].find("text")->string(), engine.detokenize({70, 70}));
+  EXPECT_EQ(got["stop"].find("choices")->array()[0].find("finish_reason")->string(), "stop");
+  const ChatMessage hello{.role = "user", .content = "Hello"};
+  EXPECT_EQ(got["tools"].find("usage")->find("prompt_tokens")->integer(),
+            std::ssize(engine.chat_prompt({hello}, {.thinking = true, .effort = "", .tools_json = tools})));
+  GenerateOptions o;
+  o.temperature = 0;
+  o.max_tokens = 12;
+  EXPECT_EQ(got["plain"].find("choices")->array()[0].find("message")->find("content")->string(),
+            engine.chat({hello}, {.thinking = false, .effort = "", .tools_json = ""}, o).content);
+}
+
+TEST_F(BatchFile, ErrorsOfAnEarlierRunAreTriedAgainAndAnswersAreNot) {
+  write("in", requests(2) + R"({"custom_id":"bad","body":{"prompt":"x","max_tokens":1,"temperature":-1}})" + "\n");
+  Engine engine = load(2);
+  EXPECT_EQ(run(engine, "out").failed, 1);
+  const BatchProgress again = run(engine, "out");
+  EXPECT_EQ(again.skipped, 2);
+  EXPECT_EQ(again.failed, 1);
+  EXPECT_THAT(answers("out")["bad"], HasSubstr("temperature"));
+  write("in", requests(2) + R"({"custom_id":"bad","body":{"prompt":"x","max_tokens":1}})" + "\n");
+  EXPECT_EQ(run(engine, "out").done, 1);
+  EXPECT_THAT(answers("out")["bad"], Not(HasSubstr("temperature")));
+  EXPECT_EQ(run(engine, "out").skipped, 3);
+  EXPECT_FALSE(std::filesystem::exists(path("out.partial-answers")));
+}
+
+TEST_F(BatchFile, AnOutputThatHoldsSomethingElseIsRefusedByItsLineAndStaysAsItIs) {
+  write("in", requests(1));
+  Engine engine = load(1);
+  const std::string answer = R"({"id":"batch_req_a","custom_id":"a","response":{},"error":null})" + std::string("\n");
+  for (const auto& [text, told] : std::initializer_list<std::pair<std::string, const char*>>{
+           {requests(2), "line 1"},
+           {answer + "{\"custom_id\":\"b\",\"response\":null,\"error\":null}\n", "line 2: no answer"},
+           {answer + "{\"response\":{}}\n", "line 2: custom_id: missing"},
+           {answer + "some text\n", "line 2"},
+           {"a note of mine without an end", "line 1: a note of mine"}}) {
+    write("out", text);
+    EXPECT_THAT(test::error_of([&] { run(engine, "out"); }), HasSubstr(told));
+    std::ifstream in(path("out"));
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), text);
+  }
+  std::filesystem::create_hard_link(path("in"), path("other"));
+  EXPECT_THAT(test::error_of([&] { run(engine, "in"); }), HasSubstr("the same file as the input"));
+  EXPECT_THAT(test::error_of([&] { run(engine, "other"); }), HasSubstr("the same file as the input"));
+}
+
+TEST_F(BatchFile, AnOutputThatAnotherProcessWritesIsRefused) {
+  write("in", requests(1));
+  Engine engine = load(1);
+  const int other = open(path("out").c_str(), O_RDWR | O_CREAT, 0666);
+  ASSERT_EQ(flock(other, LOCK_EX), 0);
+  EXPECT_THAT(test::error_of([&] { run(engine, "out"); }), HasSubstr("another process is writing it"));
+  close(other);
+  EXPECT_EQ(run(engine, "out").done, 1);
 }
 
 TEST(Drafts, ADraftModelNeedsDraftsAndItsMemoryIsInTheReport) {
