@@ -96,7 +96,9 @@ void add_load(CLI::App& c, LoadOptions& o) {
                "Tokens of prompt and answer; 0: the model's limit, at most 32768")
       ->capture_default_str();
   c.add_option("-b,--max-num-batched-tokens", o.token_budget, "Tokens of one step")->capture_default_str();
-  c.add_option("--isa", o.isa, "Best instruction set to use, of: " + list_of(machine_isa()));
+  c.add_option("--isa", o.isa,
+               "Best instruction set to use, of: portable, avx2, avx512, avx512_bf16, amx; this machine has: " +
+                   list_of(machine_isa()));
   c.add_option("--force", o.force,
                "Kernels to use in place of the best: OP:VARIANT[,OP:VARIANT...], as in linear:avx2,kda:portable; "
                "'inspect MODEL --ops' lists every op with its variants");
@@ -283,7 +285,8 @@ class Program {
     add_serving(c, generate_.load);
     add_sampling(c, generate_.sampling);
     c.add_option("-i,--input", generate_.input, "JSON lines, one request each")->required()->check(readable);
-    c.add_option("-o,--output", generate_.output, "JSON lines, one answer each; answers that it holds are kept")
+    c.add_option("-o,--output", generate_.output,
+                 "JSON lines, one answer each; answers that it holds are kept, errors tried again")
         ->required();
     c.add_flag("-q,--quiet", generate_.quiet, "Nothing on stderr but errors");
   }
@@ -444,6 +447,7 @@ class Program {
 
 int main(int argc, char** argv) {
   kdelta::cli::open_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond ulimit -f fails and is reported like one to a full disk
   kdelta::cli::catch_interrupts();
   kdelta::cli::Program program;
   return program.main(argc, argv);

@@ -64,12 +64,11 @@ std::string ids_text(const std::vector<int32_t>& ids) {
   return out;
 }
 
-void print_json(const Generation& g, const GenerateOptions& o) {
-  fmt::print(
-      "{{\"text\":{},\"tokens\":[{}],\"finish_reason\":\"{}\",\"prompt_tokens\":{},\"seed\":{},\"prefill_seconds\":{:."
-      "6f},\"decode_seconds\":{:.6f}",
-      quoted(g.text), ids_text(g.tokens), g.finish_reason, g.prompt_tokens, o.seed, g.prefill_seconds,
-      g.decode_seconds);
+// Of several prompts none has seconds of its own: they share steps.
+void print_json(const Generation& g, const GenerateOptions& o, bool alone) {
+  fmt::print("{{\"text\":{},\"tokens\":[{}],\"finish_reason\":\"{}\",\"prompt_tokens\":{},\"seed\":{}", quoted(g.text),
+             ids_text(g.tokens), g.finish_reason, g.prompt_tokens, o.seed);
+  if (alone) fmt::print(",\"prefill_seconds\":{:.6f},\"decode_seconds\":{:.6f}", g.prefill_seconds, g.decode_seconds);
   if (!g.logprobs.empty()) {
     fmt::print(",\"logprobs\":[");
     for (size_t i = 0; i < g.logprobs.size(); ++i) {
@@ -102,7 +101,7 @@ int run_one(Engine& engine, const RunOptions& o, GenerateOptions options, const 
     std::fflush(stdout);
   });
   if (o.json)
-    print_json(g, options);
+    print_json(g, options, true);
   else if (engine.has_tokenizer())
     fmt::print("\n");
   if (!o.quiet) {
@@ -154,7 +153,7 @@ class Several {
     prompt_tokens_ += g.prompt_tokens;
     tokens_ += static_cast<int64_t>(g.tokens.size());
     if (o_.json)
-      print_json(g, options_);
+      print_json(g, options_, false);
     else if (engine_.has_tokenizer())
       fmt::print("{}{}\n", o_.echo ? engine_.detokenize(prompts_[i], true) : "", g.text);
     else

@@ -61,6 +61,9 @@ GenerateOptions given_over(GenerateOptions o, const SamplingFlags& f) {
 void check_sampling(const SamplingFlags& flags, const std::string& model) {
   if (flags.logprobs && *flags.logprobs < 0)
     throw UsageError("--logprobs: " + std::to_string(*flags.logprobs) + ", expected >= 0");
+  if (flags.max_tokens && *flags.max_tokens < 1 && *flags.max_tokens != -1)
+    throw UsageError("--max-tokens: " + std::to_string(*flags.max_tokens) +
+                     ", expected >= 1, or -1 for until the context is full");
   const GenerateOptions given = given_over({}, flags);
   check_options(given);
   std::vector<int32_t> biased;

@@ -126,7 +126,12 @@ std::vector<int32_t> parse_ids(const char* flag, const std::string& list_or_file
       std::filesystem::is_regular_file(list_or_file, no_file) ? read_text(list_or_file) : list_or_file;
   std::vector<int32_t> ids;
   const char* end = text.data() + text.size();
+  bool comma = true;  // no id since the last comma or the beginning; one may end the list
   for (const char* p = text.data(); p < end;) {
+    if (*p == ',') {
+      if (comma) throw UsageError(fmt::format("{}: a comma without a token id, after {} ids", flag, ids.size()));
+      comma = true;
+    }
     if (*p == ',' || *p == ' ' || *p == '\n' || *p == '\t' || *p == '\r' || *p == '[' || *p == ']') {
       ++p;
       continue;
@@ -137,6 +142,7 @@ std::vector<int32_t> parse_ids(const char* flag, const std::string& list_or_file
       throw UsageError(fmt::format("{}: '{}' is no token id and no file", flag,
                                    std::string(p, std::min<size_t>(16, static_cast<size_t>(end - p)))));
     ids.push_back(id);
+    comma = false;
     p = r.ptr;
   }
   if (ids.empty()) throw UsageError(std::string(flag) + ": no token id");

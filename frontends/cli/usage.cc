@@ -105,7 +105,11 @@ std::string in_words_of_flags(const std::string& message) {
       {"activation_rule:", "--activation-scale-rule:"},
       {"depth:", "--n-depth:"}};
   for (const auto& [field, flag] : kFlags)
-    if (message.starts_with(field)) return std::string(flag) + message.substr(field.size());
+    if (message.starts_with(field)) {
+      std::string told = std::string(flag) + message.substr(field.size());
+      replace_first(told, "at least max_length,", "at least --max-model-len,");
+      return told;
+    }
   // The prompt may have come from anywhere; what can be changed is the room for it.
   if (message.starts_with("prompt:") && message.find("the context holds") != std::string::npos)
     return message + " (--max-model-len)";

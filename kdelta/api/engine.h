@@ -40,9 +40,9 @@ struct Generation {
   std::string finish_reason;  // "stop", "length", "cancelled"; of generate_many() also "error"
   std::string error;          // with "error"
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompt: not computed, an earlier prompt began alike
-  std::string cache_limit;    // why no more of it: "the prompt differs behind the reused part"
-  double prefill_seconds = 0, decode_seconds = 0;
+  int64_t cached_tokens = 0;                       // of the prompt: not computed, an earlier prompt began alike
+  std::string cache_limit;                         // why no more of it: "the prompt differs behind the reused part"
+  double prefill_seconds = 0, decode_seconds = 0;  // of generate_many() 0: requests share steps
 };
 
 // A request that was stopped in the middle of its answer.

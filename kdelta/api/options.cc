@@ -95,6 +95,8 @@ void check_options(const LoadOptions& o) {
   require(o.max_sequences >= 1 && o.max_sequences <= kMost, "max_sequences", o.max_sequences, str("1 to ", kMost));
   require(o.cache_tokens >= 0 && o.cache_tokens <= kMost, "cache_tokens", o.cache_tokens, str("0 to ", kMost));
   require(o.drafts >= 0 && o.drafts <= 16, "drafts", o.drafts, "0 to 16");
+  if (o.draft_states != "auto" && o.drafts == 0)
+    fail(ErrorCode::invalid_argument, "draft_states: given, but drafts is 0");
   if (!o.draft_model.empty() && o.drafts == 0) fail(ErrorCode::invalid_argument, "draft_model: given, but drafts is 0");
   require(o.prefix_snapshots >= 0 && o.prefix_snapshots <= kMost, "prefix_snapshots", o.prefix_snapshots,
           str("0 to ", kMost));

@@ -36,7 +36,7 @@ struct LoadOptions {
   int64_t cache_tokens = 0;  // of all requests together; 0: enough for max_sequences of max_length
   int64_t drafts = 0;        // tokens guessed ahead per step and verified, 0 to 16; no answer changes by them
   // What is kept of drafts until they are verified: "slots" (a state each), "records" (what leads to that state), or
-  // "auto": what takes less memory. No answer changes by it.
+  // "auto": what takes less memory. No answer changes by it. Without drafts: "auto".
   std::string draft_states = "auto";
   std::string draft_model;       // directory of a smaller model of the same vocabulary; empty: looked up in the text
   int64_t prefix_snapshots = 0;  // states kept for prompts that begin alike; 0: none

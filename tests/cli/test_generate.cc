@@ -57,6 +57,24 @@ TEST_F(Generate, ARequestThatFailsMakesTheExitCodeOne) {
   EXPECT_THAT(text(path("out")), HasSubstr("token 99999"));
 }
 
+TEST_F(Generate, AFileThatMayNotGrowIsAnErrorThatSaysSo) {
+  std::ofstream(path("in")) << R"({"body":{"prompt":"And God said","max_tokens":60,"temperature":0}})"
+                            << "\n"
+                            << R"({"body":{"prompt":"And God","max_tokens":60,"temperature":0}})" << '\n';
+  const Result r =
+      run_program("generate models/tiny-k3 -q -i " + path("in") + " -o " + path("out"), "</dev/null", "ulimit -f 1;");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("kdelta: --output: "), HasSubstr("cannot be written: File too large")));
+}
+
+TEST_F(Generate, ARequestThatFailsIsTriedAgainAndTheExitCodeStaysOne) {
+  std::ofstream(path("in")) << "{\"body\":{\"prompt\":[99999]}}\n";
+  EXPECT_EQ(generate("-q").status, 1);
+  const Result again = generate();
+  EXPECT_EQ(again.status, 1);
+  EXPECT_THAT(again.err, HasSubstr("0 answered, 1 failed, 0 from an earlier run"));
+}
+
 TEST_F(Generate, SeveralPromptsOfARunAreAnsweredInOrderEachAsAlone) {
   const std::string tail = " -q -n 12 --temp 0.8 --seed 3 --ignore-eos";
   const std::vector<std::string> prompts = {"And God said", "In the beginning", "And"};
@@ -73,6 +91,7 @@ TEST_F(Generate, SeveralPromptsOfARunAreAnsweredInOrderEachAsAlone) {
   EXPECT_EQ(run_program("run models/tiny-k3 --prompts - -N 2" + tail, "<" + path("prompts")).out, want);
   const Result loud = run_program("run models/tiny-k3 -n 3 --temp 0 --json" + flags);
   EXPECT_EQ(std::count(loud.out.begin(), loud.out.end(), '\n'), 3);
+  EXPECT_THAT(loud.out, Not(HasSubstr("_seconds"))) << "they share steps";
   EXPECT_THAT(loud.err, AllOf(HasSubstr("[2 of 3]"), HasSubstr("3 prompts of "), HasSubstr("tokens/s; 0 failed")));
 }
 
@@ -104,6 +123,16 @@ TEST_F(Generate, DraftsChangeNothingButTheNumberOfSteps) {
   const Result alone = run_program(base + " --draft-model models/tiny-k3-draft");
   EXPECT_EQ(alone.status, 2);
   EXPECT_THAT(alone.err, HasSubstr("--draft-model: given, but drafts is 0"));
+  const Result states = run_program(base + " --draft-states records");
+  EXPECT_EQ(states.status, 2);
+  EXPECT_THAT(states.err, HasSubstr("--draft-states: given, but drafts is 0"));
+}
+
+TEST_F(Generate, ACacheThatDoesNotHoldOneContextIsRefusedByBothFlags) {
+  std::ofstream(path("in")) << "{\"body\":{\"prompt\":\"x\"}}\n";
+  const Result r = generate("--cache-tokens 2000 -c 4096");
+  EXPECT_EQ(r.status, 2);
+  EXPECT_THAT(r.err, HasSubstr("--cache-tokens: 2000, expected at least --max-model-len, 4096"));
 }
 
 TEST_F(Generate, ExplainStepSaysWhatRunsAndWhy) {

@@ -77,7 +77,7 @@ std::vector<Wrong> wrong_flags() {
              {"--draft-states rows", "--draft-states"},
              {"--frequency-penalty nan", "--frequency-penalty"},
              {"-n 0", "--max-tokens: 0, expected >= 1"},
-             {"-n -2", "--max-tokens: -2"},
+             {"-n -2", "--max-tokens: -2, expected >= 1, or -1"},
              {"-n 99999999999999999999", "kdelta: --max-tokens: 99999999999999999999, too large a number"},
              {"--logit-bias 1=2 3=4", "3=4"},
              {"--min-tokens -1", "--min-tokens: -1, expected >= 0"},
@@ -92,6 +92,9 @@ std::vector<Wrong> wrong_flags() {
   const Wrong own[] = {
       {"run", "--ids 1,x", "--ids: 'x' is no token id"},
       {"run", "--ids 1,-1", "--ids"},
+      {"run", "--ids 1,,2", "--ids: a comma without a token id, after 1 id"},
+      {"run", "--ids '1, ,2'", "--ids: a comma without a token id"},
+      {"run", "--ids ,1", "--ids: a comma without a token id"},
       {"run", "--ids 1,163840", "--ids: token 163840 at position 1, expected 0 to 163839"},
       {"run", "-p ''", "--prompt: empty"},
       {"run", "--ids ''", "--ids: no token id"},
@@ -157,6 +160,7 @@ TEST(Usage, NoCommandAndNoModelAreWrongUsageAndHelpIsNot) {
   EXPECT_EQ(run_program("run /nowhere -p x").status, 2);
   EXPECT_EQ(run_program("--help").status, 0);
   EXPECT_THAT(run_program("run --help").out, AllOf(HasSubstr("inspect MODEL --ops"), HasSubstr("the last counts")));
+  EXPECT_THAT(run_program("run --help").out, HasSubstr("amx"));
   EXPECT_THAT(run_program("--version").out, testing::StartsWith("kdelta 0."));
 }
 
