@@ -128,8 +128,8 @@ void check_config(const EngineConfig& c) {
   require(c.page_tokens >= 1, "page_tokens", c.page_tokens, ">= 1");
   require(c.prefill_grid >= 1, "prefill_grid", c.prefill_grid, ">= 1");
   require(cache_pages(c) >= pages_for(c.max_length, c.page_tokens), "cache_tokens", c.cache_tokens,
-          str("at least max_length, ", c.max_length));
-  require(c.drafts >= 0 && c.drafts <= kMostDrafts, "drafts", c.drafts, str("0 to ", kMostDrafts));
+          "at least max_length, " + std::to_string(c.max_length));  // str() swallows want of memory
+  require(c.drafts >= 0 && c.drafts <= kMostDrafts, "drafts", c.drafts, "0 to " + std::to_string(kMostDrafts));
   require(!c.all_logits || (c.drafts == 0 && c.prefix_snapshots == 0), "all_logits", 1,
           "neither drafts nor prefix_snapshots with it");
   require(c.prefix_snapshots >= 0 && c.prefix_snapshots <= kMost, "prefix_snapshots", c.prefix_snapshots, "0 to 2^30");
