@@ -52,8 +52,8 @@ struct KdaArgs {
 // - Slots (records null): a sequence starts from column accepted-1 of its slots (zero when fresh) and writes column 0
 //   (prefill) or column i after its token i, counted from 0 (decode).
 // - Records: a sequence has one slot, column 0; the other columns are not looked at. Token i of a decode row is a draft
-//   for i > 0: it leaves record i-1 of that slot, exp(g) [K] | kn [K] | u [V] for each head, and the slot keeps the state
-//   after token 0. A sequence starts from the state that kda_replay would leave: records 0..accepted-2 applied in
+//   for i > 0: it leaves record i-1 of that slot, exp(g) [K] | kn [K] | u [V] for each head, and the slot keeps the
+//   state after token 0. A sequence starts from the state that kda_replay would leave: records 0..accepted-2 applied in
 //   order, S <- S diag(exp(g)) + u kn^T, each rounded to the pool's dtype. Other records are never read. A prefill
 //   writes none. exp(g) and kn of a record serve all value channels: a kernel that splits a head among blocks reads
 //   what it replays in all of them before one writes.
