@@ -43,6 +43,8 @@ struct WeightSpec {
   bool absorbed = false;
   // Weights of a layer with the same group are stored in the same precision and take their inputs in one; "": free.
   std::string group = {};
+  // The group is multiplied in one call, which takes one dtype: floating-point types may not mix either.
+  bool one_call = false;
   std::variant<Matrix*, View<const float>*> target;
 };
 

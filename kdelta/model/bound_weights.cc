@@ -56,6 +56,19 @@ bool is_aligned(const Matrix& m) {
 // Nobody reads the values of headers.
 constexpr uintptr_t kNowhere = 64;
 
+std::string_view format_name(DType dtype) {
+  switch (dtype) {
+    case DType::f4_e2m1:
+      return "MXFP4";
+    case DType::f8_e4m3:
+      return "MXFP8";
+    case DType::f8_e5m2:
+      return "MXFP8 E5M2";
+    default:
+      return dtype_name(dtype);
+  }
+}
+
 }  // namespace
 
 BoundWeights::Impl::Impl(const std::vector<PlacedSpec>& specs, const BindOptions& bind_options)
@@ -172,28 +185,32 @@ void BoundWeights::Impl::apply(Change& c) {
 
 void BoundWeights::Impl::check_groups(const WeightReader& reader, const std::vector<Entry*>& some) const {
   struct First {
-    Precision precision;
+    DType dtype;
     MxInput input;
     std::string name;
   };
   const auto inputs = [](const MxInput& input) { return input.quantised() ? to_string(input) : "unquantised"; };
+  const auto floating = [](DType d) { return d == DType::bf16 || d == DType::f32; };
   std::unordered_map<std::string, First> groups;
   for (const Entry* entry : some) {
     const PlacedSpec& placed = entry->placed;
     if (placed.spec.group.empty() || !reader.complete(placed)) continue;
+    const bool one_call = placed.spec.one_call;
+    const auto text = [&](DType d) {
+      return floating(d) && !one_call ? std::string_view("floating point") : format_name(d);
+    };
     for (size_t i = 0; i < placed.spec.names.size(); ++i) {
-      const Precision precision = reader.precision(placed, i);
+      const DType dtype = reader.dtype(placed, i);
       const std::string name = placed.prefix + placed.spec.names[i];
       const MxInput input = reader.input(placed, i);
-      const auto [it, added] =
-          groups.try_emplace(placed.prefix + '\n' + placed.spec.group, First{precision, input, name});
+      const auto [it, added] = groups.try_emplace(placed.prefix + '\n' + placed.spec.group, First{dtype, input, name});
       const First& first = it->second;
-      if (first.precision != precision)
-        fail(ErrorCode::bad_file, reader.origin(), ": tensor ", name, " is ", to_string(precision), ", ", first.name,
-             " is ", to_string(first.precision), ": expected one precision for ", placed.spec.group, " of a layer");
+      if (first.dtype != dtype && (one_call || !floating(first.dtype) || !floating(dtype)))
+        fail(ErrorCode::bad_file, reader.origin(), ": tensor ", name, " is ", text(dtype), ", ", first.name, " is ",
+             text(first.dtype), ": expected one precision for ", placed.spec.group, " of a layer");
       if (first.input != input)
-        fail(ErrorCode::bad_file, reader.origin(), ": tensor ", name, " is ", to_string(precision), " with ",
-             inputs(input), " inputs, ", first.name, " is ", to_string(first.precision), " with ", inputs(first.input),
+        fail(ErrorCode::bad_file, reader.origin(), ": tensor ", name, " is ", text(dtype), " with ", inputs(input),
+             " inputs, ", first.name, " is ", text(first.dtype), " with ", inputs(first.input),
              " inputs: expected one scheme for ", placed.spec.group, " of a layer");
     }
   }

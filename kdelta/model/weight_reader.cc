@@ -171,12 +171,17 @@ Matrix WeightReader::matrix(const PlacedSpec& placed, size_t i) const {
   return m;
 }
 
-Precision WeightReader::precision(const PlacedSpec& placed, size_t i) const {
+DType WeightReader::dtype(const PlacedSpec& placed, size_t i) const {
   const std::string base = base_name(placed, i);
   const auto codes = find_codes(source_, base);
   const StoredTensor t = codes ? *codes : need(base);
-  if (t.info->name != base) return Precision::mxfp4;
-  return is_mx(t.info->dtype) ? Precision::mxfp8 : Precision::floating;
+  return t.info->name != base ? DType::f4_e2m1 : t.info->dtype;
+}
+
+Precision WeightReader::precision(const PlacedSpec& placed, size_t i) const {
+  const DType d = dtype(placed, i);
+  if (d == DType::f4_e2m1) return Precision::mxfp4;
+  return is_mx(d) ? Precision::mxfp8 : Precision::floating;
 }
 
 MxInput WeightReader::input(const PlacedSpec& placed, size_t i) const {

@@ -53,6 +53,7 @@ class WeightReader {
   // element.
   Matrix matrix(const PlacedSpec& placed, size_t i = 0) const;
   Precision precision(const PlacedSpec& placed, size_t i = 0) const;
+  DType dtype(const PlacedSpec& placed, size_t i = 0) const;  // of its elements; FP4 codes come packed as U8
   // What that matrix takes its inputs in.
   MxInput input(const PlacedSpec& placed, size_t i = 0) const;
   // Throws unless the tensors of a vector kind have the right shapes and dtypes.

@@ -135,6 +135,58 @@ TEST_F(QuantisedLoading, SchemesMixedInOneGroupAreRefusedByBothTensors) {
                 all[kK + "_packed"] = packed;
               }),
               AllOf(one_precision, HasSubstr("k_proj is MXFP4"), HasSubstr("q_proj is MXFP8")));
+  const auto five = [](StoredTensors& all, const std::string& name) { all.at(name).dtype = DType::f8_e5m2; };
+  EXPECT_THAT(load_with([&](StoredTensors& all) { five(all, kK); }),
+              AllOf(one_precision, HasSubstr("k_proj is MXFP8 E5M2, "), HasSubstr("q_proj is MXFP8:")));
+  EXPECT_EQ(load_with([&](StoredTensors& all) {
+              for (const char* name : {"q", "k", "v"})
+                five(all, str("model.layers.0.self_attn.", name, "_proj.weight"));
+            }),
+            "no error");
+}
+
+// All experts of a layer are one call, which takes one dtype.
+TEST_F(QuantisedLoading, ExpertsOfTwoPrecisionsAreRefusedByBothTensors) {
+  const auto refused = [](const char* other, const char* first) {
+    return HasSubstr(str("experts.3.w2 is ", other, ", model.layers.1.block_sparse_moe.experts.0.w2 is ", first,
+                         ": expected one precision for w2 of all experts of a layer"));
+  };
+  const StoredTensors plain = read_all(kSource);
+  EXPECT_THAT(load_with([&](StoredTensors& all) {
+                all.erase(kExpert + "_packed");
+                all.erase(kExpert + "_scale");
+                all[kExpert] = plain.at(kExpert);
+              }),
+              refused("BF16", "MXFP4"));
+  const auto all_plain = [&](StoredTensors& all) {
+    std::erase_if(all, [](const auto& t) { return t.first.find(".experts.") != std::string::npos; });
+    for (const auto& [name, t] : plain)
+      if (name.find(".experts.") != std::string::npos) all[name] = t;
+  };
+  EXPECT_EQ(load_with(all_plain), "no error");
+  EXPECT_THAT(load_with([&](StoredTensors& all) {
+                all_plain(all);
+                Stored& t = all.at(kExpert);
+                t.dtype = DType::f32;
+                t.bytes.assign(2 * t.bytes.size(), 0);
+              }),
+              refused("F32", "BF16"));
+}
+
+TEST_F(QuantisedLoading, ExpertsThatTakeDifferentInputsAreRefusedByBothTensors) {
+  ASSERT_EQ(load_with([](StoredTensors&) {}), "no error");
+  Json config = parse_json_file(sharded() + "/config.json");
+  Json q = *config.find("quantization_config"), groups = *q.find("config_groups"), other = *groups.find("group_0");
+  other.set("targets", Json::Array{"re:.*experts\\.3\\.w2$"});
+  other.set("input_activations", *groups.find("group_1")->find("input_activations"));
+  groups.set("group_2", other);
+  q.set("config_groups", groups);
+  config.set("quantization_config", q);
+  write_text_file(changed() + "/config.json", json_text(config));
+  EXPECT_THAT(load(changed()),
+              AllOf(HasSubstr("experts.3.w2 is MXFP4 with MXFP8 floor inputs, "),
+                    HasSubstr("experts.0.w2 is MXFP4 with unquantised inputs: expected one scheme for w2 of all "
+                              "experts of a layer")));
 }
 
 TEST_F(QuantisedLoading, WhatTargetsLeaveOutAndIgnoreNamesIsToldAmongTheNotes) {

@@ -49,9 +49,17 @@ std::vector<WeightSpec> Moe::weights() {
     const std::string prefix = "experts." + std::to_string(c_.first + e) + ".";
     const auto i = static_cast<size_t>(e);
     const ShardRule rows = part(ShardRule::rows), columns = part(ShardRule::columns);
-    w.push_back({.names = {prefix + "w1"}, .shape = {c_.width, inner}, .shard = rows, .target = &w1_[i]});
-    w.push_back({.names = {prefix + "w3"}, .shape = {c_.width, inner}, .shard = rows, .target = &w3_[i]});
-    w.push_back({.names = {prefix + "w2"}, .shape = {inner, c_.width}, .shard = columns, .target = &w2_[i]});
+    const auto add = [&](const char* name, Shape shape, ShardRule shard, const char* group, Matrix* target) {
+      w.push_back({.names = {prefix + name},
+                   .shape = shape,
+                   .shard = shard,
+                   .group = group,
+                   .one_call = true,
+                   .target = target});
+    };
+    add("w1", {c_.width, inner}, rows, "w1 of all experts", &w1_[i]);
+    add("w3", {c_.width, inner}, rows, "w3 of all experts", &w3_[i]);
+    add("w2", {inner, c_.width}, columns, "w2 of all experts", &w2_[i]);
   }
   if (shared_) {
     for (WeightSpec& s : shared_->weights()) w.push_back(std::move(s));
