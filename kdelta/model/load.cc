@@ -1,7 +1,6 @@
 #include "kdelta/model/load.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "kdelta/core/check.h"
 #include "kdelta/model/compose.h"
@@ -25,20 +24,11 @@ void note_decay(LoadedModel& m) {
     m.notes.push_back("text_config.linear_attn_config.gate_lower_bound is absent: the decay is softplus");
 }
 
-// Of a layer's routed experts the first stands for all: a release has a quarter of a million such matrices, and every
-// pattern of the description takes microseconds for each.
 std::vector<StoredModule> stored_modules(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs) {
-  constexpr std::string_view kExperts = ".experts.";
   std::vector<StoredModule> stored;
-  std::unordered_set<std::string> seen;
   for (const PlacedSpec& placed : specs)
     for (const std::string& name : placed.spec.names) {
-      const std::string module = placed.prefix + name;
-      if (const size_t at = module.find(kExperts); at != std::string::npos) {
-        const size_t rest = std::min(module.find('.', at + kExperts.size()), module.size());
-        if (!seen.insert(module.substr(0, at) + module.substr(rest)).second) continue;
-      }
-      const std::string weight = module + placed.spec.suffix;
+      const std::string module = placed.prefix + name, weight = module + placed.spec.suffix;
       const TensorInfo* t = checkpoint.find(weight);
       if (checkpoint.find(weight + "_packed") != nullptr)
         stored.push_back({module, Precision::mxfp4});

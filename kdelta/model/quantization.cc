@@ -9,6 +9,7 @@
 #include <functional>
 #include <initializer_list>
 #include <regex>
+#include <unordered_set>
 
 #include "kdelta/core/check.h"
 
@@ -177,20 +178,66 @@ Matcher read_entry(const std::string& entry, const char* field) {
   return [entry](const std::string& module) { return module == entry; };
 }
 
-// The stored modules that `entries` name, in their order. An entry that cannot be read names none and is told of.
-std::vector<const StoredModule*> named(const std::vector<const StoredModule*>& stored,
-                                       const std::vector<std::string>& entries, const char* field,
-                                       std::vector<std::string>& told) {
-  std::vector<bool> hit(stored.size());
-  for (const std::string& entry : entries) try {
-      const Matcher matches = read_entry(entry, field);
-      for (size_t i = 0; i < stored.size(); ++i) hit[i] = hit[i] || matches(stored[i]->name);
-    } catch (const Error& e) {
-      told.push_back(str(e.what(), ", taken to name nothing"));
+// Entries of one list. A release has a quarter of a million expert matrices and a pattern takes microseconds for each:
+// names are looked up for all of them, patterns only for some.
+class Entries {
+ public:
+  // An entry that cannot be read names none and is told of.
+  Entries(const std::vector<std::string>& entries, const char* field, std::vector<std::string>& told) {
+    for (const std::string& entry : entries) try {
+        if (entry == "Linear")
+          any_ = true;
+        else if (entry.starts_with("re:"))
+          patterns_.push_back(read_entry(entry, field));
+        else
+          names_.insert(entry);
+      } catch (const Error& e) {
+        told.push_back(str(e.what(), ", taken to name nothing"));
+      }
+  }
+  bool has_patterns() const { return !patterns_.empty(); }
+  bool name(const std::string& module, bool with_patterns) const {
+    return any_ || names_.contains(module) ||
+           (with_patterns && std::ranges::any_of(patterns_, [&](const Matcher& m) { return m(module); }));
+  }
+
+ private:
+  bool any_ = false;
+  std::unordered_set<std::string> names_;
+  std::vector<Matcher> patterns_;
+};
+
+// The numbers that patterns write out.
+void add_numbers(const std::vector<std::string>& entries, std::unordered_set<std::string>& numbers) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  for (const std::string& entry : entries)
+    for (auto at = entry.begin(); entry.starts_with("re:") && at != entry.end();) {
+      const auto begin = std::find_if(at, entry.end(), digit);
+      at = std::find_if_not(begin, entry.end(), digit);
+      if (begin != at) numbers.emplace(begin, at);
     }
-  std::vector<const StoredModule*> out;
-  for (size_t i = 0; i < stored.size(); ++i)
-    if (hit[i]) out.push_back(stored[i]);
+}
+
+// Which modules patterns are tried on: all but experts; of each layer's experts the first and those whose number a
+// pattern writes out; and all of the first layer that has experts. Left out is what names some experts of some later
+// layers without their numbers.
+std::vector<bool> tried(const std::vector<StoredModule>& stored, const std::unordered_set<std::string>& numbers) {
+  constexpr std::string_view kExperts = ".experts.";
+  std::vector<bool> out;
+  std::unordered_set<std::string> seen;  // a matrix of a layer's experts
+  std::string first_layer;
+  for (const StoredModule& m : stored) {
+    const size_t at = m.name.find(kExperts);
+    if (at == std::string::npos) {
+      out.push_back(true);
+      continue;
+    }
+    const std::string layer = m.name.substr(0, at);
+    if (first_layer.empty()) first_layer = layer;
+    const size_t begin = at + kExperts.size(), end = std::min(m.name.find('.', begin), m.name.size());
+    out.push_back(layer == first_layer || numbers.contains(m.name.substr(begin, end - begin)) ||
+                  seen.insert(layer + m.name.substr(end)).second);
+  }
   return out;
 }
 
@@ -260,17 +307,26 @@ std::vector<std::string> Quantization::doubts(const std::vector<StoredModule>& s
       out.push_back(str(found.front()->name, " is stored in ", to_string(found.front()->precision), ", although ", what,
                         found.size() > 1 ? ", and it is not the only one" : ""));
   };
-  std::vector<const StoredModule*> all, nameless;
-  for (const StoredModule& m : stored) all.push_back(&m);
-  nameless = all;
+  std::unordered_set<std::string> numbers;
+  add_numbers(ignored, numbers);
+  for (const QuantizationScheme& s : schemes) add_numbers(s.targets, numbers);
+  const std::vector<bool> with_patterns = tried(stored, numbers);
+  std::vector<bool> meant(stored.size());
   for (const QuantizationScheme& s : schemes) {
-    const auto hit = named(nameless, s.targets, "targets", out);
-    std::erase_if(nameless, [&](const StoredModule* m) {
-      return m->precision == s.weights && (s.targets.empty() || std::ranges::find(hit, m) != hit.end());
-    });
+    const Entries targets(s.targets, "targets", out);
+    for (size_t i = 0; i < stored.size(); ++i)
+      if (!meant[i] && stored[i].precision == s.weights)
+        meant[i] = s.targets.empty() || targets.name(stored[i].name, with_patterns[i]) ||
+                   (targets.has_patterns() && !with_patterns[i]);
+  }
+  std::vector<const StoredModule*> nameless, excluded;
+  const Entries ignore(ignored, "ignore", out);
+  for (size_t i = 0; i < stored.size(); ++i) {
+    if (!meant[i]) nameless.push_back(&stored[i]);
+    if (ignore.name(stored[i].name, with_patterns[i])) excluded.push_back(&stored[i]);
   }
   tell(nameless, "no targets of its scheme in quantization_config.config_groups name it");
-  tell(named(all, ignored, "ignore", out), "quantization_config.ignore names it");
+  tell(excluded, "quantization_config.ignore names it");
   return out;
 }
 

@@ -286,6 +286,36 @@ TEST(Quantization, TargetsAndIgnoreListsThatContradictWhatIsStoredAreTold) {
   EXPECT_THAT(doubts(R"(["Linear"])", R"(["re:("])"), ElementsAre(HasSubstr("ignore: pattern \"(\"")));
 }
 
+// A release has a quarter of a million expert matrices: not every pattern is tried on every one.
+TEST(Quantization, AnIgnoreEntryThatNamesOneExpertIsTold) {
+  std::vector<StoredModule> stored;
+  const auto name = [](int layer, int expert, const char* w) {
+    return str("model.layers.", layer, ".block_sparse_moe.experts.", expert, ".", w);
+  };
+  for (int layer = 1; layer < 6; ++layer)
+    for (int expert = 0; expert < 20; ++expert)
+      for (const char* w : {"w1", "w3", "w2"}) stored.push_back({name(layer, expert, w), Precision::mxfp4});
+  const auto doubts = [&](const std::string& targets, const std::string& ignored) {
+    Quantization q;
+    q.schemes = {{.group = "a", .weights = Precision::mxfp4, .input = {}, .targets = {targets}}};
+    q.ignored = {ignored};
+    return q.doubts(stored);
+  };
+  const auto told = [](const std::string& module, const char* rest = "") {
+    return testing::ElementsAre(module + " is stored in MXFP4, although quantization_config.ignore names it" + rest);
+  };
+  EXPECT_THAT(doubts("Linear", name(3, 7, "w3")), told(name(3, 7, "w3")));
+  EXPECT_THAT(doubts("Linear", R"(re:.*layers\.3\..*experts\.7\.w3$)"), told(name(3, 7, "w3")));
+  EXPECT_THAT(doubts("Linear", R"(re:.*experts\.7\.w3$)"), told(name(1, 7, "w3"), ", and it is not the only one"));
+  EXPECT_THAT(doubts("Linear", R"(re:.*experts\.1[2-4]\.w2$)"),
+              told(name(1, 12, "w2"), ", and it is not the only one"));
+  EXPECT_THAT(doubts("Linear", R"(re:.*experts\.70\.w3$)"), testing::IsEmpty());
+  // All experts but the seventh.
+  EXPECT_THAT(doubts(R"(re:.*experts\.([0-689]|1[0-9])\.w[123]$)", "lm_head"),
+              testing::ElementsAre(
+                  testing::StartsWith(name(1, 7, "w1") + " is stored in MXFP4, although no targets of its scheme")));
+}
+
 // Merge table, quantisation adaptation: which precisions of {q, k, v} and of {b, g, f_a, f_b} make a layer, and who
 // quantises its input then.
 TEST(Quantization, PackedKdaTakesThesePrecisionsOfItsTwoGroups) {
