@@ -1,6 +1,7 @@
 #include "kdelta/ops/common/mx_input.h"
 
 #include "kdelta/ops/common/cpu/mx_input.h"
+#include "kdelta/ops/common/cuda/mx_input.h"
 #include "kdelta/ops/common/op.h"
 
 namespace kdelta {
@@ -29,8 +30,9 @@ void expect_input(const AnyConstView& x, const MxInput& input, const char* op) {
 
 void mx_input_values(const Exec& ex, const AnyConstView& x, const View<const uint8_t>& scale, const MxInput& input,
                      const AnyView& out) {
-  KDELTA_CHECK(ex.device.kind == DeviceKind::cpu, "MXFP8 inputs on a device that has no kernel for them");
   if (ex.planning) return;
+  if constexpr (kCudaBuild)
+    if (ex.device.kind == DeviceKind::cuda) return mx_input_cuda(ex, x, scale, input, out);
   const IsaLevel isa = target_of(ex).isa;
   const auto run = isa >= IsaLevel::avx512 ? mx_input_avx512
                    : isa >= IsaLevel::avx2 ? mx_input_avx2

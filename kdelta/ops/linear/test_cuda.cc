@@ -1,0 +1,295 @@
+#include "kdelta/ops/linear/variants.h"
+#include "kdelta/ops/mx_quant/mx_quant.h"
+#include "tests/gpu/effect_case.h"
+
+namespace kdelta::test {
+namespace {
+
+constexpr DType kWeightTypes[] = {DType::f32, DType::bf16, DType::f8_e4m3, DType::f8_e5m2, DType::f4_e2m1};
+
+// A matrix whose bytes are arrays of a case. Values are of the order of one.
+class CaseMatrix {
+ public:
+  CaseMatrix(DType dtype, int64_t N, int64_t K, int64_t gap = 0)
+      : matrix_(dense_matrix(nullptr, dtype, N, K)),
+        codes_({std::max<int64_t>(N, 1), matrix_.row_bytes + gap}),
+        scales_({std::max<int64_t>(N, 1), std::max<int64_t>(matrix_.scale_row_bytes + gap, 1)}) {
+    matrix_.row_bytes += gap;
+    matrix_.scale_row_bytes += gap;
+  }
+  void add_to(EffectCase& c, int64_t shift = 0) {
+    c.array("w", codes_, {}, shift);
+    c.array("w scale", scales_, {}, shift);
+  }
+  void fill(Rng& rng) {
+    std::normal_distribution<float> normal;
+    for (int64_t n = 0; n < matrix_.rows; ++n) {
+      uint8_t* row = &codes_[n * matrix_.row_bytes];
+      for (int64_t k = 0; k < matrix_.cols; ++k) {
+        const float v = normal(rng);
+        const bf16 half = to_bf16(v);
+        if (matrix_.dtype == DType::f32) std::memcpy(row + 4 * k, &v, 4);
+        if (matrix_.dtype == DType::bf16) std::memcpy(row + 2 * k, &half, 2);
+        if (matrix_.dtype == DType::f4_e2m1 && k % 2 == 0) row[k / 2] = static_cast<uint8_t>(rng());
+        // Magnitudes up to 15: the exponent's lower half.
+        if (matrix_.dtype == DType::f8_e4m3) row[k] = static_cast<uint8_t>(rng() & 0xd7);
+        if (matrix_.dtype == DType::f8_e5m2) row[k] = static_cast<uint8_t>(rng() & 0xbf);
+      }
+      for (int64_t b = 0; matrix_.is_mx() && b < matrix_.cols / kMxBlock; ++b)
+        scales_[n * matrix_.scale_row_bytes + b] = static_cast<uint8_t>(122 + rng() % 4);
+    }
+  }
+  Matrix at(const EffectCase::At& at, const MxInput& input = {}) {
+    Matrix m = matrix_;
+    m.data = at(codes_).data, m.input = input;
+    if (m.is_mx()) m.scale = at(scales_).data;
+    return m;
+  }
+  uint8_t& code(int64_t n, int64_t byte) { return codes_[n * matrix_.row_bytes + byte]; }
+  uint8_t& scale(int64_t n, int64_t block) { return scales_[n * matrix_.scale_row_bytes + block]; }
+
+ private:
+  Matrix matrix_;
+  Guarded<uint8_t> codes_, scales_;
+};
+
+// What fp32 sums in any order may differ by, where |x w| is 1 or so.
+template <class Out>
+Bound sum_bound(int64_t K) {
+  const double k = static_cast<double>(K), absolute = 2 * k * 0x1p-24 * (std::sqrt(k) + 4);
+  if (sizeof(Out) == 4) return {.relative = 1e-6, .absolute = absolute};
+  // Near zero a bf16 number is finer than that error.
+  return {.relative = 0x1p-7, .absolute = absolute, .share = 0.02 + 1e-5 * k};
+}
+
+struct Form {
+  DType w = DType::bf16;
+  int64_t T = 1, N = 1, K = 1;
+  int64_t gap = 0, column = 0, shift = 0;  // of the rows of x and out, and of every array
+  int64_t w_gap = 0;
+  bool addend = false, in_place = false;
+  std::vector<int64_t> more = {};
+  MxInput input = {};
+};
+
+template <class In, class Out>
+void check(const Form& f) {
+  SCOPED_TRACE(str(dtype_name(f.w), " T ", f.T, " N ", f.N, " K ", f.K, " gap ", f.gap, " column ", f.column, " shift ",
+                   f.shift));
+  Guarded<In> x({f.T, f.K + f.gap});
+  Guarded<Out> addend({f.T, f.N + f.gap}), out({f.T, f.N + f.gap});
+  CaseMatrix w(f.w, f.N, f.K, f.w_gap);
+  std::vector<std::unique_ptr<CaseMatrix>> more_w;
+  std::vector<std::unique_ptr<Guarded<Out>>> more_out;
+  EffectCase c;
+  c.array("x", x, {}, f.shift);
+  w.add_to(c, f.shift);
+  c.array("addend", addend, {}, f.shift);
+  c.array("out", out, sum_bound<Out>(f.K), f.shift);
+  for (int64_t rows : f.more) {
+    more_w.push_back(std::make_unique<CaseMatrix>(f.w, rows, f.K));
+    more_w.back()->add_to(c);
+    more_out.push_back(std::make_unique<Guarded<Out>>(Shape{f.T, rows + f.gap}));
+    c.array("more out", *more_out.back(), sum_bound<Out>(f.K), f.shift);
+  }
+  c.fill = [&](Rng& rng) {
+    fill_normal(x, rng);
+    w.fill(rng);
+    fill_normal(f.in_place ? out : addend, rng);
+    for (auto& m : more_w) m->fill(rng);
+  };
+  c.call = [&](const Exec& ex, const EffectCase::At& at) {
+    const AnyView to = AnyView(at(out)).columns(f.column, f.N);
+    std::vector<LinearPart> parts;
+    for (size_t i = 0; i < f.more.size(); ++i)
+      parts.push_back({more_w[i]->at(at, f.input), AnyView(at(*more_out[i])).columns(f.column, f.more[i])});
+    linear(ex, {.x = AnyConstView(at(x)).columns(f.column, f.K),
+                .w = w.at(at, f.input),
+                .addend = f.in_place ? AnyConstView(to)
+                          : f.addend ? AnyConstView(at(addend)).columns(f.column, f.N)
+                                     : AnyConstView(),
+                .out = to,
+                .more = parts});
+  };
+  c.run("linear", linear_variants());
+}
+
+template <class F>
+void for_each_type(F&& f) {
+  for (DType w : kWeightTypes) f(w);
+}
+
+TEST(LinearCuda, EqualsTheReferenceAtEverySizeAroundTheTileEdges) {
+  for_each_type([](DType w) {
+    for (int64_t T : {1, 2, 7, 8, 9, 15, 16, 17, 33, 64, 65, 127, 130})
+      check<bf16, bf16>({.w = w, .T = T, .N = 72, .K = 96});
+    for (int64_t N : {1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 260}) {
+      check<bf16, float>({.w = w, .T = 3, .N = N, .K = 128});
+      check<bf16, bf16>({.w = w, .T = 70, .N = N, .K = 128});
+    }
+    for (int64_t K : {32, 64, 160, 512, 544, 1024, 1056, 2304})
+      for (int64_t T : {1, 5, 20}) {
+        check<bf16, bf16>({.w = w, .T = T, .N = 33, .K = K});
+        check<float, float>({.w = w, .T = T, .N = 33, .K = K});
+      }
+    check<float, bf16>({.w = w, .T = 5, .N = 40, .K = 96});
+  });
+  for (DType w : {DType::f32, DType::bf16})
+    for (int64_t K : {1, 7, 31, 33, 65, 100, 511, 513})
+      for (int64_t T : {1, 19}) {
+        check<bf16, bf16>({.w = w, .T = T, .N = 17, .K = K});
+        check<float, float>({.w = w, .T = T, .N = 17, .K = K});
+      }
+}
+
+TEST(LinearCuda, EqualsTheReferenceAtTheSizesOfALayer) {
+  for (DType w : {DType::bf16, DType::f8_e4m3, DType::f4_e2m1})
+    for (int64_t T : {1, 4, 12, 40}) check<bf16, bf16>({.w = w, .T = T, .N = 130, .K = 7168});
+  check<bf16, bf16>({.w = DType::bf16, .T = 300, .N = 264, .K = 2304});
+  check<bf16, bf16>({.w = DType::f4_e2m1, .T = 300, .N = 264, .K = 1024});
+  check<bf16, float>({.w = DType::bf16, .T = 2, .N = 20, .K = 33792});
+}
+
+TEST(LinearCuda, StridesAndAlignmentAreFreeGapsStayAndAddendMayBeOut) {
+  for_each_type([](DType w) {
+    for (int64_t T : {1, 3, 50})
+      for (bool in_place : {false, true}) {
+        check<bf16, bf16>(
+            {.w = w, .T = T, .N = 72, .K = 128, .gap = 13, .column = 5, .addend = true, .in_place = in_place});
+        check<bf16, bf16>(
+            {.w = w, .T = T, .N = 72, .K = 128, .gap = 64, .column = 8, .addend = true, .in_place = in_place});
+        check<float, float>(
+            {.w = w, .T = T, .N = 70, .K = 64, .gap = 4, .column = 3, .addend = true, .in_place = in_place});
+      }
+    check<bf16, bf16>({.w = w, .T = 5, .N = 48, .K = 128, .shift = 4, .addend = true});
+    check<bf16, float>({.w = w, .T = 33, .N = 48, .K = 128, .shift = 8, .w_gap = 16});
+    check<bf16, bf16>({.w = w, .T = 33, .N = 48, .K = 128, .w_gap = 4});
+  });
+}
+
+TEST(LinearCuda, PartsAreProjectedEachToItsOwnOutput) {
+  for_each_type([](DType w) {
+    for (int64_t T : {1, 6, 30}) {
+      check<bf16, bf16>(
+          {.w = w, .T = T, .N = 20, .K = 256, .gap = 3, .addend = true, .more = {1, 0, 16, 130, 64, 3, 8}});
+      check<float, float>({.w = w, .T = T, .N = 20, .K = 64, .more = {7, 65}});
+    }
+  });
+}
+
+TEST(LinearCuda, NoTokensOrNoOutputsIsLegal) {
+  check<bf16, bf16>({.T = 0, .N = 16, .K = 64});
+  check<bf16, bf16>({.T = 4, .N = 0, .K = 64, .more = {5}});
+  check<float, float>({.T = 4, .N = 0, .K = 64});
+}
+
+TEST(LinearCuda, InputsAreQuantisedByTheMatrixsRule) {
+  for (DType format : {DType::f8_e4m3, DType::f8_e5m2})
+    for (MxScaleRule rule : {MxScaleRule::floor, MxScaleRule::rceil, MxScaleRule::even})
+      for (DType w : {DType::f8_e4m3, DType::f4_e2m1, DType::bf16})
+        for (int64_t T : {1, 19}) {
+          check<bf16, bf16>({.w = w, .T = T, .N = 24, .K = 320, .gap = 3, .input = {format, rule}});
+          check<float, float>({.w = w, .T = T, .N = 24, .K = 96, .more = {9}, .input = {format, rule}});
+        }
+}
+
+// x given as codes: every byte, every scale where products stay in range.
+template <class Out>
+void check_codes(DType format, DType wtype, int64_t T) {
+  SCOPED_TRACE(str(dtype_name(format), " x ", dtype_name(wtype), " T ", T));
+  constexpr int64_t N = 24, K = 320;
+  Guarded<uint8_t> codes({T, K + 7}), scale({T, K / kMxBlock});
+  Guarded<Out> out({T, N});
+  CaseMatrix w(wtype, N, K);
+  EffectCase c;
+  c.array("codes", codes);
+  c.array("scale", scale);
+  w.add_to(c);
+  c.array("out", out, sum_bound<Out>(K));
+  c.fill = [&](Rng& rng) {
+    w.fill(rng);
+    for (int64_t i = 0; i < codes.size(); ++i)
+      codes[i] = static_cast<uint8_t>(rng() & (format == DType::f8_e4m3 ? 0xd7 : 0xbf));
+    for (int64_t i = 0; i < scale.size(); ++i) scale[i] = static_cast<uint8_t>(120 + rng() % 6);
+  };
+  c.call = [&](const Exec& ex, const EffectCase::At& at) {
+    linear(ex, {.x = AnyConstView(at(codes).data, format, {T, K}, {K + 7, 1}),
+                .w = w.at(at),
+                .out = at(out),
+                .x_scale = at(scale)});
+  };
+  c.run("linear", linear_variants());
+}
+
+TEST(LinearCuda, CodesAreMultipliedAsTheValuesThatTheyStandFor) {
+  for (DType format : {DType::f8_e4m3, DType::f8_e5m2})
+    for (DType w : {DType::f8_e4m3, DType::bf16})
+      for (int64_t T : {1, 19}) {
+        check_codes<bf16>(format, w, T);
+        check_codes<float>(format, w, T);
+      }
+}
+
+// Every byte of codes in a row of its own, at every scale code in turn; x is one. Products that fp32 cannot hold are
+// infinite on both sides, weights of NaN are NaN.
+TEST(LinearCuda, EveryCodeAndEveryScaleIsUnpackedExactly) {
+  for (DType wtype : {DType::f8_e4m3, DType::f8_e5m2, DType::f4_e2m1})
+    for (int64_t T : {1, 17}) {
+      SCOPED_TRACE(str(dtype_name(wtype), " T ", T));
+      constexpr int64_t N = 256, K = 128;
+      Guarded<bf16> x({T, K});
+      Guarded<float> out({T, N});
+      CaseMatrix w(wtype, N, K);
+      EffectCase c;
+      c.array("x", x);
+      w.add_to(c);
+      // Weights below 2^-126 may count as zero; a product has two of them at most.
+      c.array("out", out, {.absolute = 0x1p-124});
+      c.fill = [&](Rng& rng) {
+        const auto turn = static_cast<int64_t>(rng() % 256);
+        for (int64_t i = 0; i < x.size(); ++i) x[i] = to_bf16(1.0f);
+        for (int64_t n = 0; n < N; ++n) {
+          const int64_t bytes = wtype == DType::f4_e2m1 ? K / 2 : K;
+          for (int64_t b = 0; b < bytes; ++b) w.code(n, b) = b == n * 7 % bytes ? static_cast<uint8_t>(n) : 0;
+          for (int64_t b = 0; b < K / kMxBlock; ++b) {
+            const bool here = n * 7 % bytes / (bytes / (K / kMxBlock)) == b;
+            w.scale(n, b) = here ? static_cast<uint8_t>(n * 37 + turn) : uint8_t{127};
+          }
+        }
+      };
+      c.call = [&](const Exec& ex, const EffectCase::At& at) {
+        linear(ex, {.x = at(x), .w = w.at(at), .out = at(out)});
+      };
+      c.run("linear", linear_variants());
+    }
+}
+
+TEST(LinearCuda, NaNInATokenOrAWeightRowStaysThere) {
+  for (DType wtype : {DType::bf16, DType::f8_e4m3, DType::f8_e5m2, DType::f4_e2m1})
+    for (int64_t T : {5, 40}) {
+      SCOPED_TRACE(str(dtype_name(wtype), " T ", T));
+      constexpr int64_t N = 70, K = 128;
+      Guarded<bf16> x({T, K}), out({T, N});
+      CaseMatrix w(wtype, N, K);
+      EffectCase c;
+      c.array("x", x);
+      w.add_to(c);
+      c.array("out", out, sum_bound<bf16>(K));
+      c.fill = [&](Rng& rng) {
+        fill_normal(x, rng);
+        w.fill(rng);
+        x[3 * K + 40] = to_bf16(NAN);
+        if (wtype != DType::bf16)
+          w.scale(17, 1) = 255;
+        else
+          w.code(17, 40) = w.code(17, 41) = 0xff;
+      };
+      c.call = [&](const Exec& ex, const EffectCase::At& at) {
+        linear(ex, {.x = at(x), .w = w.at(at), .out = at(out)});
+      };
+      c.run("linear", linear_variants());
+    }
+}
+
+}  // namespace
+}  // namespace kdelta::test
