@@ -31,8 +31,10 @@ void print_json(const QuantizeReport& r) {
     fmt::print("{}{{\"name\":{},\"format\":{},\"matrices\":{},\"bytes_before\":{},\"bytes_after\":{}}}",
                i == 0 ? "" : ",", quoted(g.name), quoted(g.format), g.matrices, g.bytes_before, g.bytes_after);
   }
-  fmt::print("],\"bytes_before\":{},\"bytes_after\":{},\"files\":{},\"files_kept\":{},\"buffer_bytes\":{}}}\n",
-             r.bytes_before, r.bytes_after, r.files, r.files_kept, r.buffer_bytes);
+  fmt::print(
+      "],\"bytes_before\":{},\"bytes_after\":{},\"files\":{},\"files_kept\":{},\"files_redone\":{},\"buffer_bytes\":"
+      "{}}}\n",
+      r.bytes_before, r.bytes_after, r.files, r.files_kept, r.files_redone, r.buffer_bytes);
 }
 
 }  // namespace
@@ -57,6 +59,8 @@ int quantize(const QuantizeFlags& flags) {
   else
     print_text(report);
   if (report.files_kept > 0) say("{} of {} files were there from an earlier run\n", report.files_kept, report.files);
+  if (report.files_redone > 0)
+    say("{} files were there but not as an earlier run left them: made again\n", report.files_redone);
   if (!o.dry_run) say("written to {}\n", o.out);
   if (o.qkv == "int8" || o.experts == "int8") say("int8 is for other engines: kdelta does not load it\n");
   return 0;

@@ -10,6 +10,8 @@
 #include "kdelta/core/check.h"
 #include "kdelta/core/exec.h"
 #include "kdelta/io/checkpoint_index.h"
+#include "kdelta/io/checksum.h"
+#include "kdelta/io/mapped_file.h"
 #include "kdelta/io/new_directory.h"
 #include "kdelta/io/safetensors.h"
 #include "kdelta/ops/common/cpu/parallel.h"
@@ -22,6 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPieceBytes = int64_t{16} << 20;  // of the source at a time
 constexpr const char* kJobName = "kdelta_quantize.json";
+constexpr const char* kDoneName = "kdelta_quantize_done.json";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // Bytes of the source that are done, and the wish to stop.
@@ -151,6 +154,43 @@ std::string file_name(const Checkpoint& checkpoint, size_t file) {
   return fs::path(checkpoint.file_path(static_cast<int>(file))).filename();
 }
 
+// The checksums of the files that are finished, in a file of their own beside them.
+class Finished {
+ public:
+  // Whatever it cannot read it takes for nothing: the files are then made again.
+  explicit Finished(std::string directory) : directory_(std::move(directory)) {
+    if (!fs::exists(list())) return;
+    try {
+      const Json files = parse_json_file(list());
+      for (const JsonMember& m : files.object()) sums_.set(m.key, m.value.string());
+    } catch (const Error&) {
+      sums_ = Json::Object{};
+    }
+  }
+  bool exists(const std::string& name) const { return fs::exists(fs::path(directory_) / name); }
+  // True when the file has the bytes that it was finished with.
+  bool holds(const std::string& name) const {
+    const Json* sum = sums_.find(name);
+    return sum != nullptr && exists(name) && sum->string() == sum_of(name);
+  }
+  void add(const std::string& name) {
+    sums_.set(name, sum_of(name));
+    write_text_file(list(), json_text(sums_, {.indent = 2}) + "\n");
+  }
+  void forget() const { fs::remove(list()); }
+
+ private:
+  std::string list() const { return directory_ + "/" + kDoneName; }
+  std::string sum_of(const std::string& name) const {
+    const MappedFile file(directory_ + "/" + name);
+    const auto bytes = file.bytes();
+    return std::to_string(checksum({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+  }
+
+  std::string directory_;
+  Json sums_ = Json::Object{};
+};
+
 // What makes two runs the same job: settings and the source's files.
 std::string job_text(const Checkpoint& checkpoint, const QuantizePlan& plan, const QuantizeOptions& o) {
   Json::Array files;
@@ -200,7 +240,8 @@ void copy_companions(const std::string& from, const std::string& to) {
   for (const auto& entry : fs::directory_iterator(from)) {
     const std::string name = entry.path().filename();
     const bool weights = std::ranges::any_of(kOther, [&](const char* end) { return name.ends_with(end); });
-    if (!entry.is_regular_file() || weights || name == "config.json" || name == kIndexName || name == kJobName)
+    if (!entry.is_regular_file() || weights || name == "config.json" || name == kIndexName || name == kJobName ||
+        name == kDoneName)
       continue;
     fs::copy_file(entry.path(), fs::path(to) / name, fs::copy_options::overwrite_existing);
   }
@@ -215,21 +256,29 @@ void write_all(const Checkpoint& checkpoint, QuantizePlan& plan, const QuantizeS
                const QuantizeOptions& o, const NewDirectory& directory) {
   Meter meter(o, plan.report.bytes_before);
   TensorWriter writer(checkpoint, settings.weight_rule, o.threads, meter);
+  Finished finished(directory.partial());
   std::vector<size_t> todo;
   int64_t missing = 0;
   for (size_t f = 0; f < plan.files.size(); ++f) {
+    const std::string name = file_name(checkpoint, f);
     int64_t before = 0, after = 0;
     for (const PlannedTensor& p : plan.files[f]) before += p.source->bytes, after += p.bytes();
-    if (fs::exists(fs::path(directory.partial()) / file_name(checkpoint, f))) {
+    if (finished.holds(name)) {
       ++plan.report.files_kept;
       meter.add(before);
     } else {
+      plan.report.files_redone += finished.exists(name) ? 1 : 0;
       todo.push_back(f);
       missing += after;
     }
   }
   check_room(directory.partial(), missing);
-  for (size_t f : todo) write_file(plan.files[f], fs::path(directory.partial()) / file_name(checkpoint, f), writer);
+  for (size_t f : todo) {
+    const std::string name = file_name(checkpoint, f);
+    write_file(plan.files[f], directory.partial() + "/" + name, writer);
+    finished.add(name);
+  }
+  finished.forget();
   plan.report.buffer_bytes = writer.buffer_bytes();
 }
 

@@ -34,7 +34,8 @@ struct QuantizeReport {
   };
   std::vector<Group> groups;                  // those that are quantised, then "the rest"
   int64_t bytes_before = 0, bytes_after = 0;  // of tensors
-  int64_t files = 0, files_kept = 0;          // kept: finished by an earlier run
+  int64_t files = 0, files_kept = 0;          // kept: finished by an earlier run, byte for byte as it left them
+  int64_t files_redone = 0;                   // there as well, but not as an earlier run left them
   int64_t buffer_bytes = 0;                   // working memory beside the mapped source
 };
 

@@ -9,6 +9,7 @@
 
 #include "kdelta/api/whole_file.h"
 #include "kdelta/core/check.h"
+#include "kdelta/io/checksum.h"
 #include "kdelta/io/json_reader.h"
 #include "kdelta/io/mapped_file.h"
 
@@ -18,30 +19,6 @@ using runtime::RequestOptions;
 using runtime::StateImage;
 using runtime::StatePart;
 using runtime::WindowLayout;
-
-// Sixteen bytes a round through two multiplications; any changed byte changes it.
-uint64_t state_checksum(std::span<const char> given) {
-  const char* data = given.data();
-  const size_t bytes = given.size();
-  uint64_t a = 0x9e3779b97f4a7c15u ^ bytes, b = 0xc2b2ae3d27d4eb4fu;
-  const auto round = [&](uint64_t x, uint64_t y) {
-    a = (a ^ x) * 0xff51afd7ed558ccdu;
-    a ^= a >> 32;
-    b = (b ^ y) * 0xc4ceb9fe1a85ec53u;
-    b ^= b >> 29;
-  };
-  size_t i = 0;
-  for (; i + 16 <= bytes; i += 16) {
-    uint64_t x, y;
-    std::memcpy(&x, data + i, 8);
-    std::memcpy(&y, data + i + 8, 8);
-    round(x, y);
-  }
-  uint64_t tail[2] = {};
-  if (i < bytes) std::memcpy(tail, data + i, bytes - i);
-  round(tail[0], tail[1]);
-  return (a ^ (b << 1 | b >> 63)) * 0x9e3779b97f4a7c15u;
-}
 
 namespace {
 
@@ -185,7 +162,7 @@ class Writer {
   void number(T value) {
     bytes(&value, sizeof(T));
   }
-  uint64_t sum() const { return state_checksum(std::span(out_).first(at_)); }
+  uint64_t sum() const { return checksum(std::span(out_).first(at_)); }
   std::vector<char> take() { return std::move(out_); }
 
  private:
@@ -232,7 +209,7 @@ StateImage decode_state(std::span<const char> bytes, const std::string& source) 
   if (text > rest || data != rest - text)
     refuse(str("torn: ", bytes.size(), " bytes, its header speaks of ", text, " + ", data));
   const size_t end = bytes.size() - kSumBytes;
-  if (number_at<uint64_t>(bytes, end) != state_checksum(bytes.first(end))) refuse("damaged: the checksum does not fit");
+  if (number_at<uint64_t>(bytes, end) != checksum(bytes.first(end))) refuse("damaged: the checksum does not fit");
   const JsonReader r(parse_json({bytes.data() + kFixedBytes, text}, {.name = source},
                                 {.max_bytes = kMostText, .max_values = kMostText / 16}),
                      {.name = source});

@@ -1,5 +1,6 @@
 // A request's state as bytes and as a file: "kdstate\n", u32 version, u32 length of the JSON that follows, u64 length
-// of the data behind it, JSON, data (the parts in the JSON's order), u64 checksum of all before it. Little-endian.
+// of the data behind it, JSON, data (the parts in the JSON's order), u64 checksum (kdelta/io/checksum.h) of all before
+// it. Little-endian.
 #pragma once
 
 #include <span>
@@ -11,9 +12,6 @@
 namespace kdelta {
 
 inline constexpr uint32_t kStateVersion = 3;
-
-// Of everything in front of the last field of a state file.
-uint64_t state_checksum(std::span<const char> bytes);
 
 std::vector<char> encode_state(const runtime::StateImage& image);
 // Throws Error(bad_file) naming `source` and what is wrong: foreign, torn, another version, a changed byte.

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <regex>
 #include <set>
@@ -346,6 +347,54 @@ TEST_F(Quantize, AStoppedRunLeavesNothingThatLoadsAndTheSameCommandGoesOn) {
   EXPECT_LT(report.files_kept, 7);
   EXPECT_EQ(contents(o.out), whole);
   EXPECT_FALSE(fs::exists(o.out + ".partial"));
+}
+
+// A changed byte, a file that was cut, one of another checkpoint, one that no run is known to have finished.
+TEST_F(Quantize, AFinishedFileThatIsNotAsItWasLeftIsMadeAgain) {
+  QuantizeOptions o = options(kTiny);
+  quantize(o);
+  const auto whole = contents(o.out);
+  const std::string partial = at("again.partial"), done = partial + "/kdelta_quantize_done.json";
+  const auto file = [&](int number) { return str(partial, "/model-0000", number, "-of-000007.safetensors"); };
+  const auto stop_in_file_five = [&] {
+    o.out = at("again");
+    fs::remove_all(o.out);
+    std::atomic<bool> stop{false};
+    QuantizeOptions stopped = o;
+    stopped.cancel = &stop;
+    stopped.progress = [&](int64_t, int64_t) { stop = fs::exists(file(4)); };
+    EXPECT_THAT(error_of([&] { quantize(stopped); }), HasSubstr("cancelled"));
+    EXPECT_TRUE(fs::exists(file(4)) && !fs::exists(file(5)));
+  };
+  struct Row {
+    const char* what;
+    std::function<void()> damage;
+    int64_t kept, redone;
+  };
+  for (const Row& row : std::vector<Row>{
+           {"nothing", [] {}, 4, 0},
+           {"a byte of data",
+            [&] {
+              std::fstream f(file(2), std::ios::binary | std::ios::in | std::ios::out);
+              f.seekg(-100, std::ios::end);
+              const int byte = f.get();
+              f.seekp(-100, std::ios::end);
+              f.put(static_cast<char>(byte ^ 1));
+            },
+            3, 1},
+           {"the end of a file", [&] { fs::resize_file(file(1), fs::file_size(file(1)) - 1); }, 3, 1},
+           {"a file of another", [&] { fs::copy_file(file(1), file(3), fs::copy_options::overwrite_existing); }, 3, 1},
+           {"a file too many", [&] { fs::copy_file(file(1), file(6)); }, 4, 1},
+           {"a file missing", [&] { fs::remove(file(1)); }, 3, 0},
+           {"the list", [&] { std::ofstream(done) << "{"; }, 0, 4},
+       }) {
+    stop_in_file_five();
+    row.damage();
+    const QuantizeReport report = quantize(o);
+    EXPECT_EQ(report.files_kept, row.kept) << row.what;
+    EXPECT_EQ(report.files_redone, row.redone) << row.what;
+    EXPECT_EQ(contents(o.out), whole) << row.what;
+  }
 }
 
 TEST_F(Quantize, NothingIsOverwritten) {

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "kdelta/api/state_file.h"
+#include "kdelta/io/checksum.h"
 #include "tests/support/op_test.h"
 
 namespace kdelta {
@@ -185,7 +186,7 @@ std::vector<char> with_text(const std::string& from, const std::string& to) {
   std::memcpy(&length, &file[kLengthAt], sizeof(length));
   length = static_cast<uint32_t>(length + to.size() - from.size());
   std::memcpy(&file[kLengthAt], &length, sizeof(length));
-  const uint64_t sum = state_checksum({file.data(), file.size()});
+  const uint64_t sum = checksum({file.data(), file.size()});
   std::vector<char> bytes(file.begin(), file.end());
   bytes.resize(bytes.size() + kSumBytes);
   std::memcpy(&bytes[file.size()], &sum, kSumBytes);
