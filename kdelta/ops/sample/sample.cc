@@ -38,7 +38,9 @@ void check_ids(std::span<const int32_t> ids, int64_t vocabulary, int64_t row, co
       fail(ErrorCode::invalid_argument, at(row), field, "[", i, "]: ", ids[i], ", expected 0..", vocabulary - 1);
 }
 
-void check_row(const SampleRow& row, int64_t vocabulary, int64_t m) {
+}  // namespace
+
+void check_sample_row(const SampleRow& row, int64_t vocabulary, int64_t m) {
   check_params(row.params, m);
   for (size_t i = 0; i < row.bias.size(); ++i) {
     const LogitBias& b = row.bias[i];
@@ -55,6 +57,8 @@ void check_row(const SampleRow& row, int64_t vocabulary, int64_t m) {
     check_ids(row.output, vocabulary, m, "output");
 }
 
+namespace {
+
 void check(const SampleArgs& a) {
   if (a.logits.shape.rank != 2 || a.logits.dim(1) < 1)
     fail(ErrorCode::invalid_argument, "sample: logits: shape ", to_string(a.logits.shape),
@@ -67,7 +71,7 @@ void check(const SampleArgs& a) {
     fail(ErrorCode::invalid_argument, "sample: rows: ", a.rows.size(), " of them, expected ", M);
   if (static_cast<int64_t>(a.results.size()) != M)
     fail(ErrorCode::invalid_argument, "sample: results: ", a.results.size(), " of them, expected ", M);
-  for (int64_t m = 0; m < M; ++m) check_row(a.rows[static_cast<size_t>(m)], a.logits.dim(1), m);
+  for (int64_t m = 0; m < M; ++m) check_sample_row(a.rows[static_cast<size_t>(m)], a.logits.dim(1), m);
 }
 
 }  // namespace

@@ -29,10 +29,6 @@ int64_t row_bytes(const SampleDesc& d) {
   return round_up(4 * d.vocabulary) + round_up(8 * d.vocabulary) + round_up(8 * blocks(d));
 }
 
-bool penalises(const SamplingParams& p) {
-  return p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0;
-}
-
 void penalise(const SampleRow& row, float* x, int64_t vocabulary, int32_t* count) {
   const SamplingParams& p = row.params;
   // -1: not seen, n >= 0: seen, n times in the output.
@@ -68,6 +64,10 @@ SampleWork sample_work(const SampleDesc& d, void* scratch, int64_t index) {
   w.count = reinterpret_cast<int32_t*>(base);
   w.block_sum = reinterpret_cast<double*>(base + round_up(8 * d.vocabulary));
   return w;
+}
+
+bool penalises(const SamplingParams& p) {
+  return p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0;
 }
 
 bool is_processed(const SampleRow& row) {

@@ -37,6 +37,7 @@ void reset(SampleResult& result);
 // c[0, n), sorted here, and the chosen logit as log-probabilities; total = sum of exp(logit - best).
 void report_logprobs(Candidate* c, int64_t n, float chosen, float best, double total, SampleResult& result);
 
+bool penalises(const SamplingParams& p);
 bool is_processed(const SampleRow& row);
 // Bias, bans and penalties on a copy of the logits. Every value stays finite or -infinity.
 void process_logits(const SampleRow& row, float* x, int64_t vocabulary, int32_t* count);
