@@ -18,6 +18,7 @@ enum class Fault : uint32_t {
   position = 1u << 7,     // a place in expert order outside -1..pairs-1
   count = 1u << 8,        // an expert's row count below 0, or a sum above the rows
   page = 1u << 9,         // a page outside the pool
+  row = 1u << 10,         // a pair whose row is none of the inputs'
 };
 
 // "accepted, slot"; empty for 0.

@@ -24,7 +24,8 @@ Cost grouped_linear_cost(
     const GroupedLinearArgs& args);  // counts P * N * K products and, at most, min(P, E) experts' weights
 
 // Throws Error(invalid_argument) on wrong shapes, dtypes, mixed expert shapes, E = 0, or (CPU) boundaries or rows out
-// of range.
+// of range. On a CUDA device a pair whose row is out of range gets zeros, every pair does under wrong boundaries, and a
+// Fault is raised.
 void grouped_linear(const Exec& ex, const GroupedLinearArgs& args);
 
 }  // namespace kdelta

@@ -22,6 +22,8 @@ int64_t grouped_linear_f32_scratch(const GroupedLinearDesc& d);
 const char* grouped_linear_refuse_f32(const GroupedLinearDesc& d);
 int64_t grouped_linear_pack_scratch(const GroupedLinearDesc& d);
 int64_t grouped_linear_tile_scratch(const GroupedLinearDesc& d);
+// The table of experts that do not lie at equal distances.
+int64_t grouped_linear_cuda_scratch(const GroupedLinearDesc& d);
 
 #define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void grouped_linear_##name(const Exec&, const GroupedLinearArgs&, const GroupedLinearDesc&, void*);

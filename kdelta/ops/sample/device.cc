@@ -77,8 +77,8 @@ void sample_device_reference(const Exec& ex, const SampleDeviceArgs& a, const Sa
     if (a.rows.data[m].live != 0) {
       const SampleRow row = row_of(a, m);
       const View<const float> logits(a.logits.at(m), {1, d.vocabulary});
-      sample_reference(ex, {.logits = logits, .rows = {&row, 1}, .results = {&result, 1}},
-                       {d.target, 1, d.vocabulary}, nullptr);
+      sample_reference(ex, {.logits = logits, .rows = {&row, 1}, .results = {&result, 1}}, {d.target, 1, d.vocabulary},
+                       nullptr);
     }
     a.token.data[m] = result.token;
     a.logprob.data[m] = result.logprob;
@@ -91,7 +91,8 @@ void sample_device_reference(const Exec& ex, const SampleDeviceArgs& a, const Sa
   for (int64_t m = 0; a.append && m < d.rows; ++m) {
     const SampleDeviceRow& row = a.rows.data[m];
     const int64_t place = row.history + row.prompt + row.output;
-    if (row.kept != 0 && a.token.data[m] >= 0 && place >= 0 && place < a.history.dim(0)) a.history.data[place] = a.token.data[m];
+    if (row.kept != 0 && a.token.data[m] >= 0 && place >= 0 && place < a.history.dim(0))
+      a.history.data[place] = a.token.data[m];
   }
 }
 

@@ -44,10 +44,10 @@ struct SampleDeviceArgs {
   // The token of row m, if that is `kept` and the token not -1, goes to history[rows[m].history + prompt + output], as
   // far as there is such a place; after every row has been drawn, since a draft of the same request may lie there now.
   bool append = false;
-  View<int32_t> token;        // [M], -1: padding, or no usable logit: the request must end
-  View<float> logprob;        // [M], 0 where top_logprobs is below 0 or the token is -1
-  View<int32_t> top_token;    // [M, W] best first; -1 behind the last
-  View<float> top_logprob;    // [M, W]; 0 behind the last
+  View<int32_t> token;      // [M], -1: padding, or no usable logit: the request must end
+  View<float> logprob;      // [M], 0 where top_logprobs is below 0 or the token is -1
+  View<int32_t> top_token;  // [M, W] best first; -1 behind the last
+  View<float> top_logprob;  // [M, W]; 0 behind the last
 };
 
 // Throws Error(invalid_argument) for shapes, on the CPU also for the contents of rows as sample() does. On CUDA a row

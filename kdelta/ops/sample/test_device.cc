@@ -112,16 +112,19 @@ TEST(SampleDeviceRefuses, WhatDoesNotFitByName) {
   SampleRow row;
   row.banned = ids;
   Arrays a(1, 2);
-  EXPECT_EQ(error_of([&] { pack_sample_rows({&row, 1}, 9, {}, a.pack()); }),
+  EXPECT_EQ(error_of([&] {
+              pack_sample_rows({&row, 1}, 9, {}, a.pack());
+            }),
             "pack_sample_rows: banned: capacity 64, at least 65 needed");
   const std::vector<SampleRow> two(2);
-  EXPECT_EQ(error_of([&] { pack_sample_rows(two, 9, {}, a.pack()); }),
-            "pack_sample_rows: rows: capacity 1, 2 given");
+  EXPECT_EQ(error_of([&] { pack_sample_rows(two, 9, {}, a.pack()); }), "pack_sample_rows: rows: capacity 1, 2 given");
   const int64_t kept[] = {0};
   EXPECT_EQ(error_of([&] { pack_sample_rows(std::span(two).first(0), 9, kept, a.pack()); }),
             "pack_sample_rows: kept: 1 places, expected 0");
   row.banned = std::span(ids).first(1);
-  EXPECT_EQ(error_of([&] { pack_sample_rows({&row, 1}, 1, {}, a.pack()); }),
+  EXPECT_EQ(error_of([&] {
+              pack_sample_rows({&row, 1}, 1, {}, a.pack());
+            }),
             "sample: row 0: banned[0]: 1, expected 0..0");
   Guarded<float> logits({1, 3});
   std::fill_n(logits.data(), 3, 0.0f);

@@ -20,7 +20,8 @@ struct RandomRow {
   RandomRow(Rng& rng, int64_t vocabulary) : top_logprobs(static_cast<int32_t>(rng() % 8) - 3) {
     const auto pick = [&](std::initializer_list<float> of) { return of.begin()[rng() % of.size()]; };
     const auto ids = [&](std::vector<int32_t>& to, uint64_t most) {
-      for (uint64_t i = rng() % (most + 1); i > 0; --i) to.push_back(static_cast<int32_t>(rng() % static_cast<uint64_t>(vocabulary)));
+      for (uint64_t i = rng() % (most + 1); i > 0; --i)
+        to.push_back(static_cast<int32_t>(rng() % static_cast<uint64_t>(vocabulary)));
     };
     params = {.temperature = pick({0, 1, 1, 0.7f, 1.5f, 1e-3f, 1e-40f, 30}),
               .top_k = static_cast<int32_t>(pick({0, 0, -1, 1, 2, 7, 40, 3000})),
