@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 #include <fmt/format.h>
 
+#include <cstdio>
+
 #include "frontends/cli/commands.h"
 #include "frontends/cli/json_text.h"
 #include "frontends/cli/terminal.h"
@@ -57,8 +59,8 @@ void print_ops_json(const Engine& engine) {
   fmt::print("}}");
 }
 
-void print_text(const Engine& engine, const InspectOptions& o) {
-  const ModelInfo& info = engine.info();
+// What the files hold.
+void print_info(const ModelInfo& info) {
   fmt::print("{} ({})\n", info.kind, info.architecture);
   for (const auto& [name, value] : info.fields) fmt::print("  {:<20} {}\n", name, value);
   if (info.tensors == 0) fmt::print("\n{} parameters by config.json; no tensor file was read\n", info.parameters);
@@ -69,6 +71,18 @@ void print_text(const Engine& engine, const InspectOptions& o) {
       fmt::print("  {:<32} {:<8} {:>8} tensors {:>12}{}\n", g.name, g.dtype, g.tensors, size(g.bytes),
                  g.inputs.empty() ? "" : "  inputs " + g.inputs);
   }
+}
+
+void print_notes(const ModelInfo& info, bool tensors) {
+  for (const std::string& note : info.notes) fmt::print("note: {}\n", note);
+  if (!tensors) return;
+  fmt::print("\n");
+  for (const auto& t : info.tensor_list)
+    fmt::print("{}  {}  {}  {}  {}\n", t.name, t.dtype, t.shape, size(t.bytes), t.file);
+}
+
+void print_text(const Engine& engine, const InspectOptions& o) {
+  print_info(engine.info());
   const MemoryReport& m = engine.memory();
   const std::string each = o.load.ranks > 1 ? fmt::format(" of each of {} ranks", o.load.ranks) : "";
   fmt::print("\nmemory plan{} ({} tokens, {} sequences at most, activations {}, {})\n", each, engine.max_length(),
@@ -82,12 +96,7 @@ void print_text(const Engine& engine, const InspectOptions& o) {
   fmt::print("  {:<32} {:>12}\n  {:<32} {:>12}\n", "batches, lists and requests", size(m.batch + m.host), "total",
              size(m.total()));
   fmt::print("\ntokenizer: {}\n", engine.has_tokenizer() ? "found" : engine.tokenizer_problem());
-  for (const std::string& note : info.notes) fmt::print("note: {}\n", note);
-  if (o.tensors) {
-    fmt::print("\n");
-    for (const auto& t : info.tensor_list)
-      fmt::print("{}  {}  {}  {}  {}\n", t.name, t.dtype, t.shape, size(t.bytes), t.file);
-  }
+  print_notes(engine.info(), o.tensors);
   if (o.ops) {
     print_ops(engine, "one step, 512 tokens of a prompt", 512, false);
     print_ops(engine, "one step, one token", 1, true);
@@ -95,20 +104,24 @@ void print_text(const Engine& engine, const InspectOptions& o) {
   }
 }
 
-void print_json(const Engine& engine, const InspectOptions& o) {
-  const ModelInfo& info = engine.info();
-  const MemoryReport& m = engine.memory();
+void print_memory_json(const MemoryReport& m, int ranks) {
+  fmt::print(
+      ",\"memory\":{{\"ranks\":{},\"program\":{},\"weights_mapped\":{},\"weights_converted\":{},\"slots\":{},\"pages\":"
+      "{},"
+      "\"scratch\":{},\"logits\":{},\"batch\":{},\"host\":{},\"slot_bytes\":{},\"token_bytes\":{},\"total\":{}}}",
+      ranks, m.program, m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch, m.host,
+      m.sequence_bytes, m.token_bytes, m.total());
+}
+
+// `engine`: null when the model is described alone.
+void print_json(const ModelInfo& info, const Engine* engine, const InspectOptions& o) {
   fmt::print("{{\"kind\":{},\"architecture\":{},\"fields\":{{", quoted(info.kind), quoted(info.architecture));
   for (size_t i = 0; i < info.fields.size(); ++i)
     fmt::print("{}{}:{}", i == 0 ? "" : ",", quoted(info.fields[i].first), quoted(info.fields[i].second));
   fmt::print("}},\"parameters\":{},\"tensors\":{},\"files\":{},\"bytes\":{}", info.parameters, info.tensors, info.files,
              info.bytes);
-  fmt::print(
-      ",\"memory\":{{\"ranks\":{},\"program\":{},\"weights_mapped\":{},\"weights_converted\":{},\"slots\":{},\"pages\":"
-      "{},"
-      "\"scratch\":{},\"logits\":{},\"batch\":{},\"host\":{},\"slot_bytes\":{},\"token_bytes\":{},\"total\":{}}}",
-      o.load.ranks, m.program, m.weights_mapped, m.weights_converted, m.slots, m.pages, m.scratch, m.logits, m.batch,
-      m.host, m.sequence_bytes, m.token_bytes, m.total());
+  if (engine != nullptr) print_memory_json(engine->memory(), o.load.ranks);
+  if (!info.refused.empty()) fmt::print(",\"refused\":{}", quoted(info.refused));
   fmt::print(",\"groups\":[");
   for (size_t i = 0; i < info.groups.size(); ++i)
     fmt::print("{}{{\"name\":{},\"dtype\":{},\"inputs\":{},\"tensors\":{},\"bytes\":{}}}", i == 0 ? "" : ",",
@@ -126,8 +139,18 @@ void print_json(const Engine& engine, const InspectOptions& o) {
     }
     fmt::print("]");
   }
-  if (o.ops) print_ops_json(engine);
+  if (engine != nullptr && o.ops) print_ops_json(*engine);
   fmt::print("}}\n");
+}
+
+void show_foreign(const ModelInfo& info, const InspectOptions& o) {
+  if (o.json) {
+    print_json(info, nullptr, o);
+  } else {
+    print_info(info);
+    print_notes(info, o.tensors);
+  }
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -136,9 +159,12 @@ int inspect(const InspectOptions& o) {
   LoadOptions load = o.load;
   load.headers_only = true;
   check_load(load);
+  // Shown, and refused by load() all the same: what cannot be loaded is no success.
+  if (!load.dummy_weights)
+    if (const auto foreign = describe_foreign(load.model)) show_foreign(*foreign, o);
   const Engine engine = Engine::load(load);
   if (o.json)
-    print_json(engine, o);
+    print_json(engine.info(), &engine, o);
   else
     print_text(engine, o);
   return 0;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -134,7 +135,12 @@ struct ModelInfo {
     int64_t bytes = 0;
   };
   std::vector<Tensor> tensor_list;
+  std::string refused;  // why kdelta does not load it; empty: it does
 };
+
+// What a checkpoint holds whose weights are in a format that kdelta writes for other engines and does not compute with
+// (int8), from its headers; none for every other. Throws as Engine::load does.
+std::optional<ModelInfo> describe_foreign(const std::string& directory);
 
 // A tensor under its name in the checkpoint. `data` is used where it lies for as long as the engine uses the tensor,
 // and must not change.

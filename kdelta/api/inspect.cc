@@ -57,6 +57,9 @@ void describe_config(const ModelConfig& c, ModelInfo& info) {
 
 // What matrices of this precision take their inputs in, by the description: "MXFP8 floor", or "".
 std::string inputs_of(const LoadedModel& m, const std::string& name, const std::string& precision) {
+  if (m.config.quantization && precision == "int8")
+    for (const QuantizationScheme& s : m.config.quantization->schemes)
+      if (s.weights == Precision::int8 && s.int8_input) return "int8 by token";
   if (!m.config.quantization || !precision.starts_with("MX")) return {};
   return to_string(m.config.quantization->input_of(name.substr(0, name.rfind('.')),
                                                    precision == "MXFP4" ? Precision::mxfp4 : Precision::mxfp8));
@@ -70,7 +73,16 @@ std::string precision_of(const Checkpoint& c, const TensorInfo& t) {
   if (c.find(module + ".weight_packed") != nullptr) return "MXFP4";
   const TensorInfo* weight = c.find(module + ".weight");
   const DType dtype = weight != nullptr ? weight->dtype : t.dtype;
-  return dtype == DType::f8_e4m3 ? "MXFP8" : dtype == DType::f8_e5m2 ? "MXFP8 E5M2" : std::string(dtype_name(dtype));
+  switch (dtype) {
+    case DType::f8_e4m3:
+      return "MXFP8";
+    case DType::f8_e5m2:
+      return "MXFP8 E5M2";
+    case DType::i8:
+      return "int8";
+    default:
+      return std::string(dtype_name(dtype));
+  }
 }
 
 void describe_tensors(const LoadedModel& m, ModelInfo& info) {
@@ -112,6 +124,21 @@ ModelInfo describe_model(const LoadedModel& m) {
     describe_tensors(m, info);
   else
     info.parameters = m.report.elements;
+  return info;
+}
+
+std::optional<ModelInfo> describe_foreign(const std::string& directory) {
+  LoadedModel m;
+  m.config = read_config(directory, Schemes::all);
+  if (!m.config.quantization || !m.config.quantization->names(Precision::int8)) return {};
+  m.checkpoint = Checkpoint::open(directory);
+  m.config.weight_prefix = find_weight_prefix(*m.checkpoint, m.config);
+  ModelInfo info = describe_model(m);
+  try {
+    (void)read_config(directory);
+  } catch (const Error& e) {
+    info.refused = e.what();
+  }
   return info;
 }
 

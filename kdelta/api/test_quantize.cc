@@ -393,7 +393,7 @@ TEST_F(Quantize, AFinishedFileThatIsNotAsItWasLeftIsMadeAgain) {
     const QuantizeReport report = quantize(o);
     EXPECT_EQ(report.files_kept, row.kept) << row.what;
     EXPECT_EQ(report.files_redone, row.redone) << row.what;
-    EXPECT_EQ(contents(o.out), whole) << row.what;
+    EXPECT_TRUE(contents(o.out) == whole) << row.what;
   }
 }
 

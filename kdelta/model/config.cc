@@ -181,7 +181,7 @@ const char* to_string(ModelKind kind) {
   KDELTA_UNREACHABLE("model kind", kind);
 }
 
-ModelConfig read_config(const std::string& directory) {
+ModelConfig read_config(const std::string& directory, Schemes schemes) {
   const auto root = JsonReader::open(directory + "/config.json");
   ModelConfig c;
   const auto architectures = root.get<std::vector<std::string>>("architectures");
@@ -194,7 +194,7 @@ ModelConfig read_config(const std::string& directory) {
     c.kind = ModelKind::kimi_k3;
     const auto text = root.get<JsonReader>("text_config");
     read_text_model(text, c);
-    c.quantization = read_quantization(text);
+    c.quantization = read_quantization(text, schemes);
     for (const char* twin :
          {"architectures", "dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id"})
       (void)text.raw(twin);
@@ -207,7 +207,8 @@ ModelConfig read_config(const std::string& directory) {
   }
   read_top_level(root, c);
   // Releases have it in the text part, copies of them at the top.
-  if (const auto top = read_quantization(root); top && c.quantization && top->schemes != c.quantization->schemes)
+  if (const auto top = read_quantization(root, schemes);
+      top && c.quantization && top->schemes != c.quantization->schemes)
     root.refuse("quantization_config", "none, or the config_groups of text_config.quantization_config");
   else if (top && !c.quantization)
     c.quantization = top;

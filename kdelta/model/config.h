@@ -65,6 +65,6 @@ struct ModelConfig {
 };
 
 // Reads DIRECTORY/config.json. Throws Error(bad_file) naming the file, the field and what is accepted.
-ModelConfig read_config(const std::string& directory);
+ModelConfig read_config(const std::string& directory, Schemes schemes = Schemes::computed);
 
 }  // namespace kdelta

@@ -23,6 +23,13 @@ bool is_mx(const JsonReader& r, int64_t bits) {
          r.find<bool>("symmetric").value_or(true);
 }
 
+// Symmetric int8: weights by output row, inputs by token.
+bool is_int8(const JsonReader& r, const char* strategy, bool dynamic) {
+  return r.find<std::string>("type") == "int" && r.find<int64_t>("num_bits") == 8 &&
+         r.find<std::string>("strategy") == strategy && r.find<bool>("symmetric").value_or(true) &&
+         r.find<bool>("dynamic").value_or(dynamic) == dynamic;
+}
+
 // "8-bit int, strategy channel"
 std::string describe(const JsonReader& r) {
   const auto size = r.find<int64_t>("group_size");
@@ -65,6 +72,8 @@ const char* format_name(Precision precision) {
       return "mxfp8-quantized";
     case Precision::mxfp4:
       return "mxfp4-pack-quantized";
+    case Precision::int8:
+      return "int-quantized";
     case Precision::floating:
       break;
   }
@@ -101,8 +110,9 @@ MxInput read_input(const JsonReader& group) {
   return {DType::f8_e4m3, read_rule(*r)};
 }
 
-Precision read_weights(const JsonReader& group) {
+Precision read_weights(const JsonReader& group, Schemes schemes) {
   const auto weights = group.get<JsonReader>("weights");
+  if (schemes == Schemes::all && is_int8(weights, "channel", false)) return Precision::int8;
   const bool four = is_mx(weights, 4), eight = is_mx(weights, 8);
   if (!four && !eight)
     refuse(group, "weights", weights,
@@ -115,14 +125,17 @@ Precision read_weights(const JsonReader& group) {
   return four ? Precision::mxfp4 : Precision::mxfp8;
 }
 
-QuantizationScheme read_group(const JsonReader& group, const std::string& name) {
-  const Precision weights = read_weights(group);
+QuantizationScheme read_group(const JsonReader& group, const std::string& name, Schemes schemes) {
+  const Precision weights = read_weights(group, schemes);
+  const auto inputs = group.find<JsonReader>("input_activations");
+  const bool int8_input = weights == Precision::int8 && inputs && is_int8(*inputs, "token", true);
   if (const auto format = group.find<std::string>("format"); format && *format != format_name(weights))
     group.refuse("format", str("\"", format_name(weights), "\", as its weights are ", to_string(weights)));
   expect_none(group, {"output_activations"});
   return {.group = name,
           .weights = weights,
-          .input = read_input(group),
+          .input = int8_input ? MxInput{} : read_input(group),
+          .int8_input = int8_input,
           .targets = group.find<std::vector<std::string>>("targets").value_or(std::vector<std::string>{})};
 }
 
@@ -260,6 +273,8 @@ const char* to_string(Precision precision) {
       return "MXFP8";
     case Precision::mxfp4:
       return "MXFP4";
+    case Precision::int8:
+      return "int8";
   }
   KDELTA_UNREACHABLE("precision", precision);
 }
@@ -275,7 +290,7 @@ bool Quantization::names(Precision precision) const {
 
 std::string Quantization::list() const {
   std::string out;
-  for (const Precision p : {Precision::mxfp4, Precision::mxfp8})
+  for (const Precision p : {Precision::mxfp4, Precision::mxfp8, Precision::int8})
     if (names(p)) out += (out.empty() ? "" : ", ") + std::string(to_string(p));
   return out.empty() ? "nothing" : out;
 }
@@ -330,13 +345,14 @@ std::vector<std::string> Quantization::doubts(const std::vector<StoredModule>& s
   return out;
 }
 
-std::optional<Quantization> read_quantization(const JsonReader& config) {
+std::optional<Quantization> read_quantization(const JsonReader& config, Schemes schemes) {
   const auto r = config.find<JsonReader>("quantization_config");
   if (!r) return {};
   if (r->get<std::string>("quant_method") != "compressed-tensors") r->refuse("quant_method", "\"compressed-tensors\"");
   Quantization q;
   const auto groups = r->get<JsonReader>("config_groups");
-  for (const std::string& name : groups.keys()) q.schemes.push_back(read_group(groups.get<JsonReader>(name), name));
+  for (const std::string& name : groups.keys())
+    q.schemes.push_back(read_group(groups.get<JsonReader>(name), name, schemes));
   check_format(*r, groups, q.schemes);
   if (r->find<std::string>("quantization_status").value_or("compressed") != "compressed")
     r->refuse("quantization_status", "\"compressed\"");

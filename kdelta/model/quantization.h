@@ -13,7 +13,7 @@
 
 namespace kdelta {
 
-enum class Precision : uint8_t { floating, mxfp8, mxfp4 };
+enum class Precision : uint8_t { floating, mxfp8, mxfp4, int8 };
 const char* to_string(Precision precision);
 
 // "MXFP8 floor", or "" for inputs that are taken as they are.
@@ -25,6 +25,7 @@ struct QuantizationScheme {
   // Of activations: input_activations. The scale rule is its observer_kwargs.scale_rule ("floor", "rceil", "even") or
   // scale_alg (0: floor, 1: rceil); floor when neither is given.
   MxInput input;
+  bool int8_input = false;           // int8 weights alone: tokens are quantised, each by its largest magnitude
   std::vector<std::string> targets;  // module names, "re:" and a pattern for their beginning, or "Linear": any
 
   bool operator==(const QuantizationScheme&) const = default;
@@ -50,9 +51,13 @@ struct Quantization {
   bool operator==(const Quantization&) const = default;
 };
 
+// Which schemes may be described: those that are computed with, or also int8, which is written for other engines and
+// can be told apart.
+enum class Schemes : uint8_t { computed, all };
+
 // The quantization_config of this object of config.json; none when it has none. Throws Error(bad_file) naming the field
 // for a method, a scheme or a format that is not known or not what its weights are, and for what no engine of this kind
 // computes: quantised outputs and caches, weights that are reordered, transformed or not yet packed.
-std::optional<Quantization> read_quantization(const JsonReader& config);
+std::optional<Quantization> read_quantization(const JsonReader& config, Schemes schemes = Schemes::computed);
 
 }  // namespace kdelta

@@ -51,6 +51,13 @@ TEST(QuantizeCommand, Int8IsSaidToBeForOtherEngines) {
   EXPECT_NE(inspected.status, 0);
   EXPECT_THAT(inspected.err, testing::AllOf(HasSubstr("config_groups.group_0.weights: 8-bit int"),
                                             HasSubstr("which are for other engines")));
+  EXPECT_THAT(inspected.out, testing::ContainsRegex("attention +int8 +18 tensors .*B  inputs int8 by token\n"));
+  EXPECT_THAT(inspected.out, testing::ContainsRegex("routed experts +BF16 .*B\n"));
+  EXPECT_THAT(inspected.out, testing::Not(HasSubstr("memory plan")));
+  const Result json = run_program("inspect --json " + out);
+  EXPECT_NE(json.status, 0);
+  EXPECT_THAT(json.out, testing::AllOf(HasSubstr(R"("dtype":"int8","inputs":"int8 by token")"),
+                                       HasSubstr(R"("refused":)"), testing::Not(HasSubstr(R"("memory":)"))));
   std::filesystem::remove_all(folder);
 }
 
