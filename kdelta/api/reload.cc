@@ -1,10 +1,8 @@
 // New weights for a running engine.
+#include "kdelta/model/reload.h"
 #include "kdelta/api/engine_impl.h"
 #include "kdelta/api/inspect.h"
 #include "kdelta/core/check.h"
-#include "kdelta/io/safetensors.h"
-#include "kdelta/model/identity.h"
-#include "kdelta/model/unused.h"
 
 namespace kdelta {
 namespace {
@@ -58,39 +56,18 @@ void Engine::reload(const std::string& directory) {
   LoadedModel& model = impl_->model;
   const ModelConfig config = read_config(directory);
   check_same_model(model.config, config, directory);
-  const auto checkpoint = std::make_shared<const Checkpoint>(Checkpoint::open(directory));
-  const std::string theirs = find_weight_prefix(*checkpoint, config), &ours = model.config.weight_prefix;
-  WeightUpdate update(model.weights, WeightUpdate::Formats::kept);
-  std::vector<std::string> unused;
-  for (const TensorInfo& t : checkpoint->tensors()) {
-    const std::string name = t.name.starts_with(theirs) ? ours + t.name.substr(theirs.size()) : t.name;
-    if (!update.put(name, t.dtype, t.shape, checkpoint->data(t), checkpoint)) unused.push_back(t.name);
-  }
-  update.require_all();
-  ModelConfig named = model.config;
-  named.weight_prefix = theirs;
-  (void)judge_unused(*checkpoint, named, model.model->shard(), unused, false);
-  const uint64_t identity = model_identity(named, checkpoint.get(), unused);
-  update.commit();
-  engine.weights_changed(identity);
+  engine.weights_changed(reload_weights(model, config, directory));
 }
 
 void Engine::reload(const std::vector<WeightTensor>& tensors) {
   runtime::Engine& engine = impl_->idle();
-  WeightUpdate update(impl_->model.weights, WeightUpdate::Formats::kept);
-  uint64_t identity = engine.config().model_id;
+  std::vector<NewTensor> given;
   for (const WeightTensor& t : tensors) {
-    DType dtype;
-    if (!parse_dtype(t.dtype, &dtype)) fail(ErrorCode::invalid_argument, "reload: ", t.name, ": dtype '", t.dtype, "'");
-    if (!update.put(t.name, dtype, t.shape, t.data.get(), t.data))
-      fail(ErrorCode::invalid_argument, "reload: ", t.name, ": no such tensor in this model");
-    int64_t bytes = 0;
-    (void)tensor_bytes(dtype, t.shape, &bytes);  // put() has refused what has no size
-    identity =
-        replaced_identity(identity, t.name, {static_cast<const uint8_t*>(t.data.get()), static_cast<size_t>(bytes)});
+    NewTensor& n = given.emplace_back(NewTensor{.name = t.name, .shape = t.shape, .data = t.data});
+    if (!parse_dtype(t.dtype, &n.dtype))
+      fail(ErrorCode::invalid_argument, "reload: ", t.name, ": dtype '", t.dtype, "'");
   }
-  update.commit();
-  engine.weights_changed(identity);
+  engine.weights_changed(replace_weights(impl_->model, engine.config().model_id, given));
 }
 
 }  // namespace kdelta

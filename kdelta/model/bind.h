@@ -95,6 +95,9 @@ class WeightUpdate {
   void require_all() const;
   // Throws Error(bad_file) naming the tensor and the reason.
   void commit();
+  // The part of commit() that reads, checks and takes memory: behind it commit() finds nothing to refuse. For those who
+  // must know first whether others can commit theirs.
+  void prepare();
 
  private:
   struct Staged;

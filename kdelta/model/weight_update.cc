@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "kdelta/core/check.h"
 #include "kdelta/io/safetensors.h"
@@ -20,7 +21,8 @@ std::string scale_name(const std::string& codes) {
 
 struct WeightUpdate::Staged {
   PutTensors tensors;
-  std::vector<BoundWeights::Impl::Entry*> entries;  // that ask for one of them, in order of putting
+  std::vector<BoundWeights::Impl::Entry*> entries;                 // that ask for one of them, in order of putting
+  std::optional<std::vector<BoundWeights::Impl::Change>> changes;  // what prepare() made of all that was put
 
   bool touches(const std::string& name) const { return tensors.find(name) != nullptr; }
 };
@@ -54,6 +56,7 @@ bool WeightUpdate::put(const std::string& name, DType dtype, const std::vector<i
     for (const std::string& part : p.spec.names)
       if (name == WeightReader::merged_name(p)) staged_->tensors.hide(p.prefix + part + p.spec.suffix);
   }
+  staged_->changes.reset();
   staged_->tensors.put(info, data, std::move(owner));
   for (BoundWeights::Impl::Entry* entry : *askers)
     if (std::find(staged_->entries.begin(), staged_->entries.end(), entry) == staged_->entries.end())
@@ -100,7 +103,8 @@ void WeightUpdate::require_all() const {
   for (const BoundWeights::Impl::Entry& entry : weights_.entries) reader.require(entry.placed);
 }
 
-void WeightUpdate::commit() {
+void WeightUpdate::prepare() {
+  if (staged_->changes) return;
   const LayeredSource tensors = weights_.source(&staged_->tensors);
   const WeightReader reader = weights_.reader_of(tensors);
   weights_.check_pairs(staged_->tensors);
@@ -109,8 +113,13 @@ void WeightUpdate::commit() {
     if (entry->bound || reader.complete(entry->placed)) changes.push_back(weights_.prepare(*entry, reader));
   weights_.check_groups(reader, weights_.same_groups(staged_->entries));
   if (formats_ == Formats::kept) weights_.check_formats(changes);
+  staged_->changes = std::move(changes);
+}
+
+void WeightUpdate::commit() {
+  prepare();
   weights_.put.merge(std::move(staged_->tensors));
-  for (BoundWeights::Impl::Change& c : changes) weights_.apply(c);
+  for (BoundWeights::Impl::Change& c : *staged_->changes) weights_.apply(c);
   *staged_ = {};
 }
 

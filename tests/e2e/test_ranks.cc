@@ -3,14 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <mutex>
 
 #include "kdelta/api/state_file.h"
 #include "kdelta/core/communicator.h"
 #include "kdelta/core/error.h"
+#include "kdelta/model/reload.h"
 #include "tests/e2e/generated.h"
 #include "tests/e2e/support.h"
 #include "tests/support/op_test.h"
@@ -343,6 +346,95 @@ TEST_P(TwoRanks, AStateGoesOnInAnotherNumberOfRanks) {
     engine.import_state(of_three[rank]);
     EXPECT_EQ(tokens_of(engine, 6), rest);
   });
+}
+
+// The tensors of a checkpoint with the elements of every bf16 matrix in reverse order.
+std::map<std::string, NewTensor> other_tensors(const std::string& path) {
+  const Checkpoint c = Checkpoint::open(path);
+  std::map<std::string, NewTensor> all;
+  for (const TensorInfo& t : c.tensors()) {
+    const auto bytes = std::make_shared<std::vector<uint8_t>>(c.data(t), c.data(t) + t.bytes);
+    if (t.dtype == DType::bf16 && t.shape.size() == 2) {
+      auto* values = reinterpret_cast<uint16_t*>(bytes->data());
+      std::reverse(values, values + bytes->size() / 2);
+    }
+    all[t.name] = {t.name, t.dtype, t.shape, {bytes, bytes->data()}};
+  }
+  return all;
+}
+
+void write_tensors(const std::map<std::string, NewTensor>& tensors, const std::string& config,
+                   const std::string& path) {
+  std::filesystem::create_directories(path);
+  std::vector<TensorToWrite> list;
+  for (const auto& [name, t] : tensors) list.push_back({name, t.dtype, t.shape, t.data.get()});
+  write_safetensors(path + "/model.safetensors", list);
+  std::filesystem::copy_file(config + "/config.json", path + "/config.json");
+}
+
+// Ranks that hold whole experts, and their parts of all: new weights are those that a fresh start would load.
+TEST_P(TwoRanks, NewWeightsAnswerAsIfLoadedWithThem) {
+  for (const bool mixed : {false, true}) {
+    const ExpertSplit split = mixed ? ExpertSplit::experts : ExpertSplit::width;
+    const Folder folder;
+    const std::string old_path = folder.path() + "/old", new_path = folder.path() + "/new";
+    std::filesystem::create_directory(old_path);
+    write_checkpoint({.k3 = GetParam(), .heads = 12, .mixed = mixed}, old_path);
+    const auto tensors = other_tensors(old_path);
+    write_tensors(tensors, old_path, new_path);
+    std::vector<NewTensor> list;
+    for (const auto& [name, t] : tensors) list.push_back(t);
+    const uint64_t identity = load_rank(new_path, {}).identity;
+    std::vector<uint64_t> replaced(2);
+    run_ranks(2, [&](Communicator& comm) {
+      const Shard shard{comm.rank(), 2, split};
+      const runtime::EngineConfig config = rank_config(DType::f32, &comm);
+      const LoadedModel fresh = load_rank(new_path, shard);
+      const Said want = listen(*fresh.model, config);
+      LoadedModel from_directory = load_rank(old_path, shard), from_tensors = load_rank(old_path, shard);
+      EXPECT_NE(listen(*from_directory.model, config).prefill, want.prefill);
+      EXPECT_EQ(reload_weights(from_directory, read_config(new_path), new_path, &comm), identity);
+      replaced[static_cast<size_t>(comm.rank())] = replace_weights(from_tensors, from_tensors.identity, list, &comm);
+      for (const LoadedModel* m : {&from_directory, &from_tensors}) {
+        const Said got = listen(*m->model, config);
+        EXPECT_TRUE(same_bits(got.prefill, want.prefill) && same_bits(got.decode, want.decode)) << mixed;
+      }
+    });
+    EXPECT_EQ(replaced[0], replaced[1]);
+  }
+}
+
+// A byte that one rank alone reads is wrong: none takes any of it, and they go on together.
+TEST_P(TwoRanks, NewWeightsThatOneRankRefusesAreTakenByNone) {
+  const Folder folder;
+  const std::string old_path = folder.path() + "/old", new_path = folder.path() + "/new";
+  std::filesystem::create_directory(old_path);
+  write_checkpoint({.k3 = GetParam(), .heads = 12, .mixed = true}, old_path);
+  auto tensors = other_tensors(old_path);
+  std::string broken;
+  for (const auto& [name, t] : tensors)
+    if (name.ends_with("q_proj.weight_scale")) broken = name;
+  ASSERT_FALSE(broken.empty());
+  const NewTensor& t = tensors.at(broken);
+  // In the last row, which is of rank 1.
+  const_cast<uint8_t*>(static_cast<const uint8_t*>(t.data.get()))[t.shape[0] * t.shape[1] - 1] = 255;
+  write_tensors(tensors, old_path, new_path);
+  std::vector<NewTensor> list;
+  for (const auto& [name, tensor] : tensors) list.push_back(tensor);
+  std::string errors[2][2];
+  run_ranks(2, [&](Communicator& comm) {
+    LoadedModel m = load_rank(old_path, {comm.rank(), 2});
+    const runtime::EngineConfig config = rank_config(DType::f32, &comm);
+    const Said before = listen(*m.model, config);
+    errors[comm.rank()][0] = error_of([&] { reload_weights(m, read_config(new_path), new_path, &comm); });
+    errors[comm.rank()][1] = error_of([&] { replace_weights(m, m.identity, list, &comm); });
+    const Said after = listen(*m.model, config);
+    EXPECT_TRUE(same_bits(after.prefill, before.prefill) && same_bits(after.decode, before.decode));
+  });
+  for (const int way : {0, 1}) {
+    EXPECT_THAT(errors[1][way], testing::HasSubstr("tensor " + broken + ": scale byte 255"));
+    EXPECT_EQ(errors[0][way], "reload: rank 1 of 2: " + errors[1][way]);
+  }
 }
 
 TEST_P(TwoRanks, TheCommunicatorMustBeTheShards) {
