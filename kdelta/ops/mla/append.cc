@@ -37,6 +37,7 @@ void append_copy(const Exec& ex, const MlaAppendArgs& a, const MlaAppendDesc&, v
 constexpr MlaAppendVariant kAppendVariants[] = {
     {"copy", IsaLevel::portable, nullptr, nullptr, append_copy},
     {"reference", IsaLevel::portable, nullptr, nullptr, append_copy},
+    {"cuda", CudaLevel::sm80, nullptr, nullptr, KDELTA_RUN(CudaLevel::sm80, mla_append_cuda)},
 };
 
 void check(const MlaAppendArgs& a) {

@@ -75,6 +75,7 @@ void mla(const Exec& ex, const MlaArgs& args) {
                      .latent = args.latent,
                      .max_len = args.seq.max_len,
                      .max_context = args.seq.max_context,
+                     .sequences = args.seq.pages.dim(0),
                      .activation = args.q.dtype,
                      .cache = args.cache.dtype,
                      .weight = args.kv_b.dtype};

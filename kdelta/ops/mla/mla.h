@@ -45,6 +45,8 @@ struct MlaArgs {
 };
 // Both throw Error(invalid_argument) naming the argument; on the CPU also for boundaries or page numbers out of range
 // (a needed page that is < 1, >= page count or missing), before anything is written.
+// On CUDA a row with such a fault is skipped whole: nothing stored, its outputs zero, Fault::boundaries, ::length (more
+// tokens than max_len or max_context allow) or ::page raised, nobody else touched.
 void mla(const Exec& ex, const MlaArgs& args);
 
 Cost mla_cost(const MlaArgs& args);

@@ -1,0 +1,211 @@
+// mla on CUDA against the fp64 reference: every length around blocks and pages, widths, formats, strides, mixed rows,
+// faults; and the bits of one row against its company.
+#include "kdelta/core/fault.h"
+#include "kdelta/ops/mla/test_cuda_scene.h"
+
+namespace kdelta::test {
+namespace {
+
+constexpr DType kWeight[] = {DType::f32, DType::bf16, DType::f4_e2m1, DType::f8_e4m3, DType::f8_e5m2};
+
+template <class X>
+Bound bound_of(const std::string&) {
+  return sizeof(X) == 4 ? Bound{.relative = 2e-5, .absolute = 2e-5}
+                        : Bound{.relative = 0x1p-7, .absolute = 2e-5, .share = 2e-2};
+}
+
+// Every CUDA row that takes the call; the portable one takes all.
+template <class X, class Change>
+void check(const MlaCudaSizes& s, const std::vector<PagedRow>& rows, int prefill, DType format, Change&& change) {
+  SCOPED_TRACE(str("H ", s.H, " nope ", s.nope, " rope ", s.rope, " value ", s.value, " latent ", s.latent, " page ",
+                   s.page, " context ", rows[0].context, " len ", rows[0].len, " prefill ", prefill, " weight ",
+                   dtype_name(format), sizeof(X) == 4 ? " f32" : " bf16"));
+  int ran = 0;
+  for (const MlaVariant& row : mla_variants()) {
+    if (machine_refusal(row, EffectCase::device_target()) != nullptr) continue;
+    SCOPED_TRACE(row.name);
+    MlaCudaCase<X> problem(s, rows, prefill, format, bound_of<X>(row.name));
+    change(problem);
+    ran += problem.c.run_row("mla", row.name) ? 1 : 0;
+  }
+  EXPECT_GT(ran, 0);
+}
+template <class X>
+void check(const MlaCudaSizes& s, const std::vector<PagedRow>& rows, int prefill, DType format = DTypeOf<X>::value) {
+  check<X>(s, rows, prefill, format, [](MlaCudaCase<X>&) {});
+}
+
+TEST(MlaCuda, EqualsTheReferenceAtEveryLengthAroundBlocksAndPages) {
+  for (int prefill : {0, 1})
+    for (int32_t context : {0, 1, 31, 62, 63, 64, 65, 127, 130})
+      for (int32_t len : {1, 2, 5, 17, 64, 65}) {
+        if (prefill == 0 && len > 5) continue;
+        check<float>({}, {{context, len}}, prefill);
+        check<bf16>({.page = 64}, {{context, len}}, prefill);
+      }
+}
+
+TEST(MlaCuda, EqualsTheReferenceAtEveryWidthHeadCountAndPageSize) {
+  for (const MlaCudaSizes& s :
+       {MlaCudaSizes{1, 1, 1, 1, 1, 1}, MlaCudaSizes{3, 3, 5, 7, 9, 5}, MlaCudaSizes{5, 16, 0, 16, 16, 64},
+        MlaCudaSizes{2, 15, 17, 31, 33, 7}, MlaCudaSizes{9, 17, 15, 33, 31, 65}, MlaCudaSizes{1, 33, 1, 65, 130, 128},
+        MlaCudaSizes{2, 200, 64, 24, 64, 48}, MlaCudaSizes{12, 128, 64, 128, 512, 64},
+        MlaCudaSizes{1, 8, 8, 8, 9000, 4}})
+    for (int prefill : {0, 1, 3}) {
+      check<float>(s, {{70, 3}, {0, 9}, {5, 1}}, prefill);
+      check<bf16>(s, {{70, 3}, {0, 9}, {5, 1}}, prefill);
+    }
+}
+
+TEST(MlaCuda, EveryWeightFormatStandsForItsValues) {
+  for (DType format : kWeight)
+    for (int prefill : {0, 1})
+      for (int64_t shift : {0, 1}) {
+        if (shift != 0 && format == DType::f4_e2m1) continue;  // half a byte
+        const MlaCudaSizes s{.nope = 13, .value = 19, .latent = 64, .shift = shift};
+        check<float>(s, {{30, 4}}, prefill, format);
+        check<bf16>(s, {{30, 4}}, prefill, format);
+      }
+}
+
+TEST(MlaCuda, PrefillVerificationDecodeAndEmptyRowsBesideEachOtherEqualTheReference) {
+  const std::vector<PagedRow> rows{{64, 70}, {0, 130}, {9, 0}, {200, 3}, {500, 1}, {0, 1}, {63, 8}, {64, 1}, {5, 0}};
+  for (int prefill : {0, 3, 9}) {
+    check<float>({.H = 3}, rows, prefill);
+    check<bf16>({.H = 4, .page = 64, .tail = 40}, rows, prefill);
+  }
+  check<bf16>({.tail = 9}, {{5, 0}}, 0);
+}
+
+TEST(MlaCuda, StridedQueriesAndOutputsEqualTheReferenceAndGapsStay) {
+  for (int prefill : {0, 1}) {
+    check<float>({.q_gap = 5, .out_gap = 3}, {{30, 6}}, prefill);
+    check<bf16>({.q_gap = 8, .out_gap = 16}, {{30, 6}}, prefill);
+  }
+}
+
+// Rows 1 and 3 are wrong, in a way that `wrong` makes; the others are as if they were alone.
+void check_fault(Fault fault, const std::function<void(MlaCudaCase<float>&, int64_t n)>& wrong) {
+  for (int prefill : {0, 2, 4}) {
+    SCOPED_TRACE(str(fault_names(static_cast<uint32_t>(fault)), " prefill ", prefill));
+    check<float>({}, {{40, 3}, {20, 2}, {7, 1}, {33, 4}}, prefill, DType::f32, [&](MlaCudaCase<float>& m) {
+      m.c.faults = static_cast<uint32_t>(fault);
+      auto sound = std::make_shared<std::vector<int32_t>>();
+      auto each = [&m](auto&& f) {
+        for (Guarded<int32_t>* a : {&m.p.pages, &m.p.context})
+          for (int64_t i = 0; i < a->size(); ++i) f((*a)[i]);
+      };
+      m.c.fill = [&m, wrong, sound, each](Rng& rng) {
+        m.fill(rng);
+        sound->clear();
+        each([&](int32_t& x) { sound->push_back(x); });
+        for (int64_t n : {1, 3}) wrong(m, n);
+      };
+      m.c.reference = [&m, sound, each](const Exec& ex, const EffectCase::At& at) {
+        std::vector<int32_t> bad;
+        each([&](int32_t& x) { bad.push_back(x); });
+        size_t i = 0;
+        each([&](int32_t& x) { x = (*sound)[i++]; });
+        mla(ex, m.args(at));
+        i = 0;
+        each([&](int32_t& x) { x = bad[i++]; });
+        for (int64_t n : {1, 3}) std::fill_n(&m.out[m.p.cu[n] * 32], (m.p.cu[n + 1] - m.p.cu[n]) * 32, 0.0f);
+      };
+    });
+  }
+}
+
+TEST(MlaCuda, ARowWithAWrongPageIsSkippedWholeAndRaisesItsFault) {
+  check_fault(Fault::page, [](MlaCudaCase<float>& m, int64_t n) { m.p.pages[n * m.p.P] = n == 1 ? 0 : -1; });
+  check_fault(Fault::page, [](MlaCudaCase<float>& m, int64_t n) {
+    const PagedRow& r = m.p.rows[static_cast<size_t>(n)];
+    m.p.pages[n * m.p.P + (r.context + r.len - 1) / 16] = static_cast<int32_t>(m.p.cache.shape()[0] + n - 1);
+  });
+  check_fault(Fault::page, [](MlaCudaCase<float>& m, int64_t n) { m.p.context[n] = -static_cast<int32_t>(n); });
+  check_fault(Fault::length, [](MlaCudaCase<float>& m, int64_t n) { m.p.context[n] = 1 << (28 + (n == 1)); });
+}
+
+TEST(MlaCuda, ARowPastTheTokensIsSkippedWholeAndRaisesItsFault) {
+  for (const MlaVariant& row : mla_variants()) {
+    if (machine_refusal(row, EffectCase::device_target()) != nullptr) continue;
+    MlaCudaCase<float> m({}, {{40, 3}, {20, 2}}, 1, DType::f32, bound_of<float>(row.name));
+    m.c.faults = static_cast<uint32_t>(Fault::boundaries);
+    int32_t end = 0;
+    m.c.fill = [&](Rng& rng) {
+      m.fill(rng);
+      end = m.p.cu[2], m.p.cu[2] = static_cast<int32_t>(m.p.T) + 1;
+    };
+    m.c.reference = [&](const Exec& ex, const EffectCase::At& at) {
+      std::swap(end, m.p.cu[2]);
+      mla(ex, m.args(at));
+      std::swap(end, m.p.cu[2]);
+      std::fill_n(&m.out[m.p.cu[1] * 32], (m.p.T - m.p.cu[1]) * 32, 0.0f);
+    };
+    m.c.run_row("mla", row.name);
+  }
+}
+
+template <class X>
+struct AppendCase {
+  PagedArraysOnHost<X> p;
+  int64_t stride;
+  Guarded<X> rows;
+  EffectCase c;
+  AppendCase(const MlaCudaSizes& s, std::vector<PagedRow> r, int prefill, int64_t gap)
+      : p(s, std::move(r), prefill), stride(p.width + gap), rows({p.T, stride}) {
+    c.array("rows", rows, {}, s.shift);
+    p.add_to(c);
+    c.fill = [this](Rng& rng) {
+      fill_normal(rows, rng);
+      std::normal_distribution<float> normal;
+      p.fill(rng, [&](int64_t n, int64_t i, X* row) {
+        if (i < p.rows[static_cast<size_t>(n)].context)  // this step's tokens are not there yet
+          for (int64_t l = 0; l < p.width; ++l) row[l] = from_float<X>(normal(rng));
+      });
+    };
+    c.call = [this](const Exec& ex, const EffectCase::At& at) {
+      const AnyConstView all(at(rows));
+      mla_append(ex, {.latent = all.columns(0, p.s.latent),
+                      .rope = all.columns(p.s.latent, p.s.rope),
+                      .seq = p.at(at),
+                      .cache = at(p.cache)});
+    };
+  }
+};
+
+TEST(MlaAppendCuda, StoresEveryTokenAtItsPositionAndTouchesNothingElse) {
+  const std::vector<PagedRow> rows{{64, 70}, {0, 3000}, {9, 0}, {200, 3}, {500, 1}, {0, 1}, {63, 8}};
+  for (int64_t gap : {0, 3, 8})
+    for (int64_t shift : {0, 1})
+      for (int64_t page : {7, 64}) {
+        const MlaCudaSizes s{.rope = 8, .latent = 72, .page = page, .shift = shift};
+        AppendCase<bf16>(s, rows, 2, gap).c.run("mla_append", mla_append_variants());
+        AppendCase<float>(s, rows, 7, gap).c.run("mla_append", mla_append_variants());
+      }
+  AppendCase<bf16>({.rope = 0, .latent = 33, .page = 5}, rows, 0, 0).c.run("mla_append", mla_append_variants());
+}
+
+TEST(MlaAppendCuda, ARowWithAWrongPageStoresNothingAndRaisesItsFault) {
+  AppendCase<bf16> m({}, {{40, 9}, {20, 30}, {7, 1}}, 2, 0);
+  m.c.faults = static_cast<uint32_t>(Fault::page);
+  const auto fill = m.c.fill;
+  int32_t page = 0;
+  m.c.fill = [&](Rng& rng) {
+    fill(rng);
+    page = m.p.pages[m.p.P], m.p.pages[m.p.P] = 0;  // of the sequence's past, which this step does not store to
+  };
+  m.c.reference = [&](const Exec& ex, const EffectCase::At& at) {
+    Guarded<bf16> before = m.p.cache;
+    std::swap(page, m.p.pages[m.p.P]);
+    m.c.call(ex, at);
+    for (int64_t i = 0; i < m.p.rows[1].context + m.p.rows[1].len; ++i) {
+      bf16* row = m.p.row(1, i);
+      std::copy_n(before.data() + (row - m.p.cache.data()), m.p.width, row);
+    }
+    std::swap(page, m.p.pages[m.p.P]);
+  };
+  m.c.run("mla_append", mla_append_variants());
+}
+
+}  // namespace
+}  // namespace kdelta::test
