@@ -32,7 +32,6 @@ struct SampleDeviceDesc {
 using SampleDeviceVariant = Variant<SampleDeviceArgs, SampleDeviceDesc>;
 std::span<const SampleDeviceVariant> sample_device_variants();
 
-const char* sample_device_cuda_refuse(const SampleDeviceDesc& d);
 const char* sample_device_cuda_cluster_refuse(const SampleDeviceDesc& d);
 int64_t sample_device_cuda_scratch(const SampleDeviceDesc& d);
 int64_t sample_device_cuda_cluster_scratch(const SampleDeviceDesc& d);
