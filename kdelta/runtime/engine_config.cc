@@ -78,7 +78,7 @@ StateParams state_params(const EngineConfig& c) {
 
 PoolSize pool_size(const EngineConfig& c) {
   return {.slots = c.max_sequences + c.prefix_snapshots,
-          .draft_slots = c.max_sequences * c.drafts,
+          .draft_slots = c.draft_states == DraftStates::slots ? c.max_sequences * c.drafts : 0,
           .pages = cache_pages(c),
           .columns = 1 + c.drafts};
 }

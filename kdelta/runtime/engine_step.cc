@@ -163,7 +163,8 @@ bool Engine::save(Request& r) {
 // An admitted request gets its slots, and what it starts with in them.
 void Engine::start(Request& r, size_t candidate) {
   r.slots.push_back(pool_->take_slot());
-  for (int64_t c = 1; c < capacity_.columns; ++c) r.slots.push_back(pool_->take_draft_slot());
+  for (int64_t c = 1; c < capacity_.columns && pool_->has_draft_slots(); ++c)
+    r.slots.push_back(pool_->take_draft_slot());
   r.accepted = 1;
   if (!r.saved.empty() || config_.prefix_snapshots == 0) return;
   PrefixCache::Hit& hit = hits_[candidate];

@@ -28,10 +28,11 @@ class SlotArrays final : public StateArrays {
   void begin() override { snapshots_ = 0; }
   void fill(int64_t n, const BatchRow& row) override {
     const Request& r = *row.request;
-    KDELTA_CHECK(static_cast<int64_t>(r.slots.size()) == c_.columns, "request ", r.id, " holds ", r.slots.size(),
-                 " slots");
+    const auto held = static_cast<int64_t>(r.slots.size());
+    KDELTA_CHECK(held == c_.columns || held == 1, "request ", r.id, " holds ", held, " slots");
     KDELTA_CHECK(r.accepted >= 1 && r.accepted <= c_.columns, "request ", r.id, " accepted ", r.accepted);
-    std::copy(r.slots.begin(), r.slots.end(), slot_ + n * c_.columns);
+    int32_t* slots = slot_ + n * c_.columns;
+    std::fill(std::copy(r.slots.begin(), r.slots.end(), slots), slots + c_.columns, -1);  // where drafts have no slots
     accepted_[n] = r.accepted;
     fresh_[n] = r.computed == 0 ? 1 : 0;
     for (const RowSnapshot& s : row.snapshots) {

@@ -48,22 +48,27 @@ int64_t settled_bytes(const StateSpec& s, int64_t columns) {
 
 }  // namespace
 
-StatePool::StatePool(Device device, const LayerStates& layers, const PoolSize& size, Replay replay)
-    : size_(size),
+PoolSize StatePool::existing(const LayerStates& layers, PoolSize size) {
+  if (draft_slot_bytes(layers) == 0) size.draft_slots = 0;
+  return size;
+}
+
+StatePool::StatePool(Device device, const LayerStates& layers, const PoolSize& wanted, Replay replay)
+    : size_(existing(layers, wanted)),
       replay_(std::move(replay)),
-      free_slots_(numbers(1, size.slots)),
-      free_draft_slots_(numbers(size.slots + 1, size.slots + size.draft_slots)),
-      free_pages_(numbers(1, size.pages)),
-      owners_(static_cast<size_t>(size.pages + 1)),
-      cached_(static_cast<size_t>(size.pages + 1)) {
+      free_slots_(numbers(1, size_.slots)),
+      free_draft_slots_(numbers(size_.slots + 1, size_.slots + size_.draft_slots)),
+      free_pages_(numbers(1, size_.pages)),
+      owners_(static_cast<size_t>(size_.pages + 1)),
+      cached_(static_cast<size_t>(size_.pages + 1)) {
   for (const auto& layer : layers) {
     std::vector<AnyView> row;
     for (const StateSpec& s : layer) {
-      const int64_t count = pool_count(s, size);
+      const int64_t count = pool_count(s, size_);
       buffers_.emplace_back(device, count * s.bytes());
       row.push_back(buffers_.back().view(s.dtype, pooled(count, s.shape)));
       parts_.push_back({s.kind, s.rule, static_cast<char*>(buffers_.back().data()), s.bytes(), s.bytes() / s.shape[0],
-                        settled_bytes(s, size.columns)});
+                        settled_bytes(s, size_.columns)});
       replays_ = replays_ || (s.kind == StateKind::slot && s.rule == SlotRule::replay);
     }
     views_.push_back(std::move(row));
@@ -120,8 +125,8 @@ void StatePool::drop_pages(std::vector<int32_t>& pages) {
 }
 
 void StatePool::settle(std::span<const int32_t> slots, int32_t accepted, int32_t to) {
-  KDELTA_CHECK(accepted >= 1 && accepted <= static_cast<int64_t>(slots.size()), "accepted ", accepted, " of ",
-               slots.size(), " columns");
+  const int64_t columns = has_draft_slots() ? static_cast<int64_t>(slots.size()) : size_.columns;
+  KDELTA_CHECK(accepted >= 1 && accepted <= columns, "accepted ", accepted, " of ", columns, " columns");
   KDELTA_CHECK(to >= 1 && to <= size_.slots, "slot ", to, " is no home slot");
   const int64_t ahead = accepted - 1;
   for (const Part& p : parts_) {

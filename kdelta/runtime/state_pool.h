@@ -3,7 +3,8 @@
 // and never read (fresh sequences start from zero in the ops).
 //
 // Slot numbers: 0 is nobody's; 1..slots are home slots, present in every slot pool (column 0 of a sequence, snapshots);
-// the numbers behind them are draft slots, present only where each draft column has a slot of its own. Page 0 is
+// the numbers behind them are draft slots, which exist only where some state has a slot for each draft column: a pool
+// of others has none to hand out, whatever its size asks for, and a sequence holds its home slot alone. Page 0 is
 // nobody's; a page may have several owners (a shared prefix) and is free again when the last one drops it.
 #pragma once
 
@@ -24,7 +25,8 @@ class StatePool {
   StatePool(Device device, const LayerStates& layers, const PoolSize& size, Replay replay = {});
 
   std::span<const std::vector<AnyView>> views() const { return views_; }
-  const PoolSize& size() const { return size_; }
+  const PoolSize& size() const { return size_; }  // draft_slots: those that exist
+  bool has_draft_slots() const { return size_.draft_slots > 0; }
 
   int64_t free_slots() const { return static_cast<int64_t>(free_slots_.size()); }
   int64_t free_draft_slots() const { return static_cast<int64_t>(free_draft_slots_.size()); }
@@ -74,6 +76,7 @@ class StatePool {
     int64_t settled;    // bytes of a slot that matter when accepted = 1
     char* at(int32_t number) const { return data + number * bytes; }
   };
+  static PoolSize existing(const LayerStates& layers, PoolSize size);
   template <class F>
   void each_piece(int32_t slot, std::span<const int32_t> pages, int64_t tokens, const F& f) const;
 

@@ -138,7 +138,7 @@ TEST(StatePool, SettlingReplaysTheKeptRecordsWhereTheStateGoes) {
       for (int64_t j = 0; j + 1 < accepted; ++j) pool.views()[0][2].at<float>(1, j)[7] = static_cast<float>(10 << j);
       const float want = 1 + static_cast<float>((10 << (accepted - 1)) - 10);
       const int32_t to = in_place ? 1 : 2;
-      pool.settle(std::vector<int32_t>{1, 3, 4, 5}, accepted, to);
+      pool.settle(std::vector<int32_t>{1}, accepted, to);
       EXPECT_EQ(recurrent(pool, to)[5], want) << accepted;
       EXPECT_EQ(replays, accepted > 1 ? 1 : 0);
       if (!in_place) {
@@ -160,6 +160,23 @@ TEST(Capacity, RecordsBelongToTheHomeSlotAndDraftsAddNothingElse) {
   EXPECT_EQ(draft_slot_bytes(layers), 0);
   const PoolSize size{.slots = 5, .draft_slots = 15, .pages = 1, .columns = 4};
   for (const StateSpec& s : layers[0]) EXPECT_EQ(pool_count(s, size), 6) << s.name;
+}
+
+// A number behind the home slots would be an address outside of every array.
+TEST(StatePool, DraftSlotsWithoutMemoryAreNeverHandedOut) {
+  const PoolSize size{.slots = 2, .draft_slots = 6, .pages = 1, .columns = 4};
+  StatePool records(Device{}, recorded_layers(4), size, [](int32_t, int32_t) {});
+  EXPECT_FALSE(records.has_draft_slots());
+  EXPECT_EQ(records.free_draft_slots(), 0);
+  EXPECT_EQ(records.size().draft_slots, 0);
+  EXPECT_THAT(test::error_of([&] { records.take_draft_slot(); }), testing::HasSubstr("no free draft slot"));
+  const int32_t home = records.take_slot();
+  for (int32_t accepted = 1; accepted <= 4; ++accepted)
+    EXPECT_EQ(test::error_of([&] { records.settle({&home, 1}, accepted); }), "no error") << accepted;
+  EXPECT_THAT(test::error_of([&] { records.settle({&home, 1}, 5); }), testing::HasSubstr("accepted 5 of 4 columns"));
+  StatePool slots = pool_of(size);
+  EXPECT_TRUE(slots.has_draft_slots());
+  EXPECT_THAT(test::error_of([&] { slots.settle({&home, 1}, 2); }), testing::HasSubstr("accepted 2 of 1 columns"));
 }
 
 // Bytes that a stranger left in a page's tail or behind the settled window must not travel.

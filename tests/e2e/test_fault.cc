@@ -121,7 +121,8 @@ class ByHand {
       r.prompt = random_prompt(40, static_cast<uint64_t>(i));
       r.computed = 39;
       r.slots = {engine_.pool().take_slot()};
-      for (int64_t d = 0; d < c.drafts; ++d) r.slots.push_back(engine_.pool().take_draft_slot());
+      for (int64_t d = 0; d < c.drafts && engine_.pool().has_draft_slots(); ++d)
+        r.slots.push_back(engine_.pool().take_draft_slot());
       r.pages = {engine_.pool().take_page()};
     }
     engine_.pool().poison_free();
