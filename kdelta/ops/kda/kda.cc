@@ -1,5 +1,6 @@
 #include "kdelta/ops/kda/kda.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kdelta/ops/common/alignment.h"
@@ -67,17 +68,21 @@ std::span<const KdaVariant> kda_variants() {
   return kVariants;
 }
 
-// Every operand once; a decode row counts as one token (each draft it verifies writes one more state).
+// Every operand once, every state that is read or written, and what drafts leave behind: a state or a record each.
+// Lengths and `accepted` may be a device's: where prefill shares the call nobody here knows how many tokens are drafts,
+// and they count as none; records that are replayed never count.
 Cost kda_cost(const KdaArgs& a) {
   const double T = static_cast<double>(a.q.dim(0)), H = static_cast<double>(a.q.dim(1));
   const double K = static_cast<double>(a.q.dim(2)), V = static_cast<double>(a.v.dim(2));
-  const double live = a.seq.n_prefill + a.seq.n_decode;
+  const double live = a.seq.n_prefill + a.seq.n_decode, rows = static_cast<double>(a.seq.count()),
+               most = a.seq.n_decode * static_cast<double>(a.seq.columns() - 1);
+  const double drafts = a.seq.n_prefill > 0 ? 0 : std::clamp(T - rows, 0.0, most);
   const double activation = static_cast<double>(dtype_bytes(a.q.dtype)),
                gate = static_cast<double>(dtype_bytes(a.gate.dtype));
   const double per_token = (2 * K + 2 * V) * activation + K * gate + static_cast<double>(dtype_bytes(a.beta.dtype));
-  return {.bytes = T * H * per_token + 2 * live * H * K * V * static_cast<double>(dtype_bytes(a.state.dtype)) +
-                   4 * H * (K + 1),
-          .flops = 7 * T * H * K * V};
+  const double state = H * K * V * static_cast<double>(dtype_bytes(a.state.dtype)),
+               draft = a.records.null() ? state : H * (2 * K + V) * 4;
+  return {.bytes = T * H * per_token + 2 * live * state + drafts * draft + 4 * H * (K + 1), .flops = 7 * T * H * K * V};
 }
 
 namespace {

@@ -333,6 +333,24 @@ TEST(KdaRecordsRefuse, WrongArgumentsByName) {
             "kda_replay: accepted: shape [1], expected [2]");
 }
 
+TEST(KdaCost, CountsWhatEveryDraftOfAVerificationLeavesBehind) {
+  const Sizes sizes{.H = 2, .K = 64, .V = 32, .tail = 0, .slots = 12, .columns = 5};
+  const double state = 2 * 64 * 32 * 4, record = 2 * (2 * 64 + 32) * 4;
+  const auto bytes = [&](int64_t len, bool records, bool prefill) {
+    const Row a{.len = len, .slots = {1, 2, 3, 4, 5}}, b{.len = len, .slots = {6, 7, 8, 9, 10}};
+    Problem<> p = prefill ? Problem<>(sizes, {a, b}) : Problem<>(sizes, {}, {a, b});
+    if (records) p.keep_records();
+    return kda_cost(p.args()).bytes;
+  };
+  // What tokens take beside states: the difference of two prefills.
+  const double token = (bytes(5, false, true) - bytes(1, false, true)) / 8;
+  EXPECT_GT(token, 0);
+  for (const bool records : {false, true}) {
+    EXPECT_EQ(bytes(1, records, false), bytes(1, records, true)) << "plain decode";
+    EXPECT_EQ(bytes(5, records, false) - bytes(1, records, false), 8 * (token + (records ? record : state)));
+  }
+}
+
 TEST(KdaRecordsPlanning, AsksForAllThatASmallerCallTakes) {
   TestExec ex(4);
   Problem<> big({.H = 2, .K = 64, .V = 130, .slots = 12, .columns = 5}, {},
