@@ -80,6 +80,7 @@ void add_load(CLI::App& c, LoadOptions& o) {
   c.add_option("model,-m,--model,--model-path", o.model, "Checkpoint directory")
       ->required()
       ->check(CLI::ExistingDirectory);
+  c.add_option("--device", o.device, "Where the model runs: cpu, cuda, cuda:N")->capture_default_str();
   c.add_option("--dtype", o.dtype, "Activations: bf16, fp32 (the plain parity path)")
       ->capture_default_str()
       ->check(CLI::IsMember({"bf16", "bfloat16", "fp32", "float32"}));

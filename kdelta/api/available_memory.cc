@@ -52,6 +52,19 @@ std::string gigabytes(int64_t bytes) {
   return text;
 }
 
+// The settings that a plan grows with.
+std::string shrinking(const runtime::EngineConfig& config) {
+  // What is at its least already shrinks nothing.
+  std::string larger = str("max_length ", config.max_length, ", token_budget ", config.token_budget);
+  if (config.max_sequences > 1) larger += str(", max_sequences ", config.max_sequences);
+  if (config.prefix_snapshots > 0) larger += str(", prefix_snapshots ", config.prefix_snapshots);
+  if (config.drafts > 0) larger += str(", drafts ", config.drafts);
+  return larger;
+}
+
+// Of a recorded step, more or less: a few thousand nodes.
+constexpr int64_t kRecorded = 8 << 20;
+
 }  // namespace
 
 int64_t available_memory(const std::string& proc, const std::string& cgroup) {
@@ -72,14 +85,18 @@ void check_memory(const Model& model, const runtime::EngineConfig& config, int64
   alone.options.threads = 1;
   const int64_t plan = runtime::plan_memory(model, alone, drafter).total();
   if (plan <= available && weights <= available - plan) return;
-  // What is at its least already shrinks nothing.
-  std::string larger = str("max_length ", config.max_length, ", token_budget ", config.token_budget);
-  if (config.max_sequences > 1) larger += str(", max_sequences ", config.max_sequences);
-  if (config.prefix_snapshots > 0) larger += str(", prefix_snapshots ", config.prefix_snapshots);
-  if (config.drafts > 0) larger += str(", drafts ", config.drafts);
   fail(ErrorCode::out_of_memory, "memory: ", weights > 0 ? gigabytes(weights) + " of random weights and " : "",
        gigabytes(plan), " of state and scratch are needed, ", gigabytes(available),
-       " are available; what shrinks the plan: ", larger);
+       " are available; what shrinks the plan: ", shrinking(config));
+}
+
+void check_device_memory(const runtime::EngineConfig& config, int64_t weights, const runtime::MemoryPlan& plan,
+                         int64_t available) {
+  const int64_t rest = plan.on_device() + kRecorded * std::ssize(config.buckets);
+  if (weights + rest <= available) return;
+  fail(ErrorCode::out_of_memory, "memory: ", gigabytes(weights), " of weights and ", gigabytes(rest),
+       " of state and scratch are needed, ", gigabytes(available), " are free on ", to_string(config.device),
+       "; what shrinks the plan: ", shrinking(config));
 }
 
 }  // namespace kdelta

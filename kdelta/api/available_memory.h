@@ -20,4 +20,8 @@ int64_t available_memory(const std::string& proc = "/proc", const std::string& c
 void check_memory(const Model& model, const runtime::EngineConfig& config, int64_t weights, int64_t available,
                   int64_t drafter = 0);
 
+// The same for a CUDA device of which `available` bytes are free.
+void check_device_memory(const runtime::EngineConfig& config, int64_t weights, const runtime::MemoryPlan& plan,
+                         int64_t available);
+
 }  // namespace kdelta

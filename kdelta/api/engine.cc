@@ -1,6 +1,7 @@
 #include "kdelta/api/engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <filesystem>
 
@@ -25,9 +26,24 @@ Options op_options(const LoadOptions& o) {
   return out;
 }
 
+// Steps of 1, 2, 4, 8, 12, 16, 24, 32, 48, ... sequences, with drafts and without: a step is padded by a third at most.
+std::vector<runtime::Bucket> decode_buckets(const runtime::EngineConfig& c, int64_t most) {
+  std::vector<runtime::Bucket> all;
+  most = std::min(most, c.max_sequences);
+  for (int64_t rows = 1; most > 0;) {
+    all.push_back({.rows = rows, .row_tokens = 1});
+    if (c.drafts > 0) all.push_back({.rows = rows, .row_tokens = 1 + c.drafts});
+    if (rows == most) break;
+    const int64_t power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows)));
+    rows = std::min(most, rows < 8 ? 2 * rows : rows == power ? power + power / 2 : 2 * power);
+  }
+  return all;
+}
+
 runtime::EngineConfig engine_config(const LoadOptions& o, const LoadedModel& loaded) {
   const ModelConfig& model = loaded.config;
   runtime::EngineConfig c;
+  c.device = parse_device(o.device);
   c.activation = parse_float_type(o.dtype, "dtype");
   c.recurrent = parse_float_type(o.state_dtype, "state_dtype");
   c.options = op_options(o);
@@ -41,13 +57,17 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const LoadedModel& loa
   c.drafts = o.drafts;
   c.prefix_snapshots = o.prefix_snapshots;
   c.all_logits = o.all_logits;
-  c.draft_states = parse_draft_states(o.draft_states).value_or(runtime::lighter_draft_states(*loaded.model, c));
+  const bool cuda = c.device.kind == DeviceKind::cuda;
+  c.draft_states = parse_draft_states(o.draft_states)
+                       .value_or(cuda ? DraftStates::slots : runtime::lighter_draft_states(*loaded.model, c));
+  if (cuda && !o.all_logits && !o.headers_only) c.buckets = decode_buckets(c, o.graph_rows);
   return c;
 }
 
 // What the last bits of a state depend on beside the model: which kernels ran and how the decay gate was computed.
-std::string arithmetic_of(const Options& options, const ModelConfig& model) {
-  std::string text = str(to_string(options.isa), ", gate ", model.kda.composed_gate ? "composed" : "factored");
+std::string arithmetic_of(const Options& options, const ModelConfig& model, Device device) {
+  std::string text = str(device.kind == DeviceKind::cpu ? to_string(options.isa) : device_properties(device).name,
+                         ", gate ", model.kda.composed_gate ? "composed" : "factored");
   for (const auto& [op, variant] : options.force) text += str(", ", op, ":", variant);
   return text;
 }
@@ -118,7 +138,13 @@ Engine& Engine::operator=(Engine&&) noexcept = default;
 
 namespace {
 
+bool on_cuda(const LoadOptions& o) {
+  return parse_device(o.device).kind == DeviceKind::cuda;
+}
+
+// Random weights of a CUDA device are made there.
 LoadFormat format_of(const LoadOptions& o) {
+  if (o.dummy_weights && on_cuda(o)) return LoadFormat::config_only;
   if (o.headers_only) return o.dummy_weights ? LoadFormat::config_only : LoadFormat::headers;
   return o.dummy_weights ? LoadFormat::dummy : LoadFormat::checkpoint;
 }
@@ -160,6 +186,14 @@ runtime::DraftModelConfig draft_config(const LoadOptions& o, const runtime::Engi
           .token_budget = o.token_budget};
 }
 
+// Of a CUDA device: what is to lie there must fit beside what others hold.
+void check_device(const LoadOptions& o, const LoadedModel& model) {
+  const runtime::EngineConfig config = engine_config(o, model);
+  const int64_t weights = DeviceWeights::bytes(model.model->weights());
+  const runtime::MemoryPlan plan = naming_force(o, [&] { return runtime::plan_memory(*model.model, config); });
+  check_device_memory(config, weights, plan, device_free_bytes(config.device));
+}
+
 // `draft`: null without one.
 void check_plan(const LoadOptions& o, const LoadedModel& model, const Model* draft, int64_t weights) {
   const runtime::EngineConfig config = engine_config(o, model);
@@ -186,13 +220,14 @@ Engine Engine::load(const LoadOptions& options) {
   } catch (const Error& problem) {
     e->tokenizer_problem = problem.what();
   }
-  if (options.dummy_weights && !options.headers_only) check_dummy(options);
+  const bool cuda = on_cuda(options);
+  if (options.dummy_weights && !options.headers_only && !cuda) check_dummy(options);
   const int64_t program = resident_bytes() + program_file_bytes();
   e->model = load_part(options);
   e->info = describe_model(e->model);
   e->config = engine_config(options, e->model);
   e->config.model_id = e->model.identity;
-  e->config.arithmetic = arithmetic_of(e->config.options, e->model.config);
+  e->config.arithmetic = arithmetic_of(e->config.options, e->model.config, e->config.device);
   if (e->tokenizer && e->tokenizer->vocab_size() > e->model.config.vocab_size) {
     e->tokenizer_problem = str(options.model, ": the tokenizer has ", e->tokenizer->vocab_size(), " tokens, the model ",
                                e->model.config.vocab_size);
@@ -210,7 +245,13 @@ Engine Engine::load(const LoadOptions& options) {
   }
   if (!options.draft_model.empty()) e->draft = load_model(options.draft_model, LoadFormat::checkpoint);
   // Mapped weights may exceed memory, and what was copied is no longer available.
-  if (!options.dummy_weights || e->draft.model) check_plan(options, e->model, e->draft.model.get(), 0);
+  if (cuda) {
+    check_device(options, e->model);
+    place_weights(e->model, e->config.device, load_choices(options), options.progress);
+    e->config.model_id = e->model.identity;
+  } else if (!options.dummy_weights || e->draft.model) {
+    check_plan(options, e->model, e->draft.model.get(), 0);
+  }
   std::unique_ptr<runtime::Drafter> drafter;
   if (e->draft.model)
     drafter =
@@ -219,7 +260,7 @@ Engine Engine::load(const LoadOptions& options) {
   e->engine =
       naming_force(options, [&] { return std::make_unique<runtime::Engine>(model, e->config, std::move(drafter)); });
   report(e->engine->memory());
-  if (e->model.checkpoint) prefault(e->model.weights.mapped(), options.progress);
+  if (e->model.checkpoint && !cuda) prefault(e->model.weights.mapped(), options.progress);
   return Engine(std::move(e));
 }
 
@@ -260,6 +301,10 @@ int64_t Engine::max_length() const {
 }
 
 std::string Engine::device_summary() const {
+  if (const Device device = impl_->config.device; device.kind == DeviceKind::cuda) {
+    const DeviceProperties& p = device_properties(device);
+    return str(to_string(device), ", ", p.name, ", ", p.multiprocessors, " multiprocessors, ", to_string(p.level));
+  }
   const int threads = impl_->options.threads > 0 ? impl_->options.threads : available_cpus();
   return str("cpu, ", threads, threads == 1 ? " thread, " : " threads, ", to_string(impl_->config.options.isa));
 }

@@ -116,7 +116,7 @@ struct BenchTimes {
 
 struct ConcurrentTimes {
   double seconds = 0;       // until the last request has ended
-  double roof_seconds = 0;  // the least the ops could have taken, by rates sampled just before
+  double roof_seconds = 0;  // the least the ops could have taken, by rates sampled just before; 0: not known
 };
 
 struct ModelInfo {

@@ -6,6 +6,7 @@
 
 #include "kdelta/api/engine_impl.h"
 #include "kdelta/core/check.h"
+#include "kdelta/core/moves.h"
 #include "kdelta/io/safetensors.h"
 
 namespace kdelta {
@@ -32,9 +33,11 @@ class LogitsFile final : public TensorProbe {
   LogitsFile(const LogitsOptions& options, const std::vector<int32_t>& ids, int64_t vocabulary)
       : options_(options), ids_(ids), vocabulary_(vocabulary) {}
 
-  void on_tensor(std::string_view name, int layer, const AnyConstView& tensor) override {
+  void on_tensor(std::string_view name, int layer, const AnyConstView& shown, Stream* stream) override {
     const bool router = name.starts_with("router_");
     if (!options_.dump.contains(router ? "router" : "layers")) return;
+    std::vector<char> memory;
+    const AnyConstView tensor = host_copy(stream, shown, memory);
     Rows& rows = dumped_[std::string(name)][layer];
     rows.width = 4 * tensor.dim(1);
     for (int64_t i = 0; i < tensor.dim(0); ++i) append_row(tensor, i, rows.waiting);
@@ -120,10 +123,13 @@ class StateDump {
       for (size_t i = 0; i < specs_[l].size(); ++i) {
         const StateSpec& s = specs_[l][i];
         if (s.kind != StateKind::slot) continue;
-        const AnyView pool = engine.pool().views()[l][i];
+        std::vector<char> bytes(static_cast<size_t>(s.bytes()));
+        copy_now(engine.stream(), bytes.data(),
+                 static_cast<const char*>(engine.pool().views()[l][i].data) + slot * s.bytes(), s.bytes());
+        const AnyConstView one(bytes.data(), s.dtype, {1, s.shape.numel()});
         std::vector<float> values;
         for (int64_t j = 0; j < s.shape.numel(); ++j)
-          values.push_back(s.dtype == DType::f32 ? pool.at<float>(slot)[j] : to_float(pool.at<bf16>(slot)[j]));
+          values.push_back(s.dtype == DType::f32 ? one.at<const float>(0)[j] : to_float(one.at<const bf16>(0)[j]));
         tensors[data_.size()].data = values.data();
         data_.push_back(std::move(values));
       }

@@ -34,6 +34,8 @@ void check_force(const LoadOptions& o) {
   Options parsed;
   parsed.parse_force(o.force);
   const IsaLevel most = o.isa.empty() ? detect_isa() : parse_isa(o.isa);
+  const Device device = parse_device(o.device);
+  const CudaLevel cuda = device.kind == DeviceKind::cuda ? device_properties(device).level : CudaLevel::none;
   const std::vector<OpVariants> ops = op_variants();
   for (const auto& [op, variant] : parsed.force) {
     std::vector<std::string> names;
@@ -53,6 +55,8 @@ void check_force(const LoadOptions& o) {
     bool here = false;
     for (int level = 0; level <= static_cast<int>(most); ++level)
       here = here || least == to_string(static_cast<IsaLevel>(level));
+    for (int level = 1; level <= static_cast<int>(cuda); ++level)
+      here = here || least == to_string(static_cast<CudaLevel>(level));
     if (!here)
       fail(ErrorCode::invalid_argument, "force: ", op, ":", variant, " needs ", least, ", the most to use here is ",
            to_string(most));
@@ -65,6 +69,18 @@ DType parse_float_type(const std::string& name, const char* option) {
   if (name == "bf16" || name == "bfloat16") return DType::bf16;
   if (name == "fp32" || name == "float32") return DType::f32;
   fail(ErrorCode::invalid_argument, option, ": '", name, "', accepted: bf16, fp32");
+}
+
+Device parse_device(const std::string& name) {
+  if (name == "cpu") return {};
+  const auto refuse = [&](const std::string& why) { fail(ErrorCode::invalid_argument, "device: '", name, "', ", why); };
+  constexpr std::string_view kCuda = "cuda";
+  const std::string index = name.starts_with("cuda:") ? name.substr(kCuda.size() + 1) : name == kCuda ? "0" : "";
+  if (index.empty() || index.size() > 3 || index.find_first_not_of("0123456789") != std::string::npos)
+    refuse("expected cpu, cuda or cuda:N");
+  const Device device{DeviceKind::cuda, std::stoi(index)};
+  if (device.index >= cuda_device_count()) refuse(cuda_device_summary());
+  return device;
 }
 
 std::optional<DraftStates> parse_draft_states(const std::string& name) {
@@ -85,6 +101,9 @@ void check_options(const LoadOptions& o) {
   (void)parse_float_type(o.state_dtype, "state_dtype");
   (void)parse_gate_choice(o.kda_gate);
   (void)parse_draft_states(o.draft_states);
+  const Device device = parse_device(o.device);
+  if (device.kind == DeviceKind::cuda && !o.draft_model.empty())
+    fail(ErrorCode::invalid_argument, "draft_model: '", o.draft_model, "', expected none with device ", o.device);
   (void)parse_expert_split(o.expert_split);
   require(o.ranks >= 1 && o.ranks <= kMostRanks, "ranks", o.ranks, str("1 to ", kMostRanks));
   require(o.ranks == 1 || o.headers_only, "ranks", o.ranks, "1, except with headers_only");

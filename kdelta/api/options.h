@@ -18,6 +18,7 @@ inline constexpr int64_t kUntilFull = std::numeric_limits<int64_t>::max();  // G
 
 struct LoadOptions {
   std::string model;                  // directory with config.json and, unless dummy, safetensors files
+  std::string device = "cpu";         // where the model runs: "cpu", "cuda" (the first) or "cuda:N"
   std::string dtype = "bf16";         // activations: "bf16" or "fp32" (the plain parity path)
   std::string state_dtype = "fp32";   // recurrent state: "fp32" or "bf16"
   std::string kda_gate = "factored";  // f_b(f_a(x)), or "composed": f_b f_a made one matrix at loading, or "auto"
@@ -35,6 +36,8 @@ struct LoadOptions {
   int64_t max_sequences = 1;
   int64_t cache_tokens = 0;  // of all requests together; 0: enough for max_sequences of max_length
   int64_t drafts = 0;        // tokens guessed ahead per step and verified, 0 to 16; no answer changes by them
+  // Sizes of decode steps that a CUDA device records at start and then launches as one; 0: none are.
+  int64_t graph_rows = 64;
   // What is kept of drafts until they are verified: "slots" (a state each), "records" (what leads to that state), or
   // "auto": what takes less memory. No answer changes by it. Without drafts: "auto".
   std::string draft_states = "auto";

@@ -23,11 +23,12 @@ class OpObserver {
 };
 
 // Sees named intermediate tensors of a forward pass (--dump): "router_expert", "layer_out", ... The view is valid
-// during the call.
+// during the call. With a stream it is of memory of that CUDA device, written when the stream has come so far
+// (host_copy() of kdelta/core/moves.h).
 class TensorProbe {
  public:
   virtual ~TensorProbe() = default;
-  virtual void on_tensor(std::string_view name, int layer, const AnyConstView& tensor) = 0;
+  virtual void on_tensor(std::string_view name, int layer, const AnyConstView& tensor, Stream* stream) = 0;
 };
 
 // A second queue of a CUDA device, lent to Fork: its stream, its own scratch, and the events that order it with the
@@ -56,7 +57,7 @@ struct Exec {
   bool planning = false;
 
   void show(std::string_view name, const AnyConstView& tensor) const {
-    if (probe != nullptr && !planning) probe->on_tensor(name, layer, tensor);
+    if (probe != nullptr && !planning) probe->on_tensor(name, layer, tensor, stream);
   }
   // At the end of a step or a capture: throws Error(internal) when a fork was never joined.
   void expect_joined() const;

@@ -1,9 +1,9 @@
 #include "kdelta/model/bind.h"
 
 #include <cmath>
-#include <random>
 
 #include "kdelta/core/check.h"
+#include "kdelta/core/moves.h"
 #include "kdelta/model/bound_weights.h"
 
 namespace kdelta {
@@ -14,44 +14,6 @@ BoundWeights::BoundWeights(BoundWeights&&) noexcept = default;
 BoundWeights& BoundWeights::operator=(BoundWeights&&) noexcept = default;
 
 namespace {
-
-// Weights that no file holds.
-class Dummy {
- public:
-  Dummy(uint64_t seed, const Shard& shard) : seed_(seed), shard_(shard) {}
-
-  void fill(const PlacedSpec& placed, void* data) {
-    const WeightSpec& spec = placed.spec;
-    rng_.seed(seed_of(placed));
-    if (std::holds_alternative<Matrix*>(spec.target))
-      fill_matrix(spec.shape, static_cast<bf16*>(data));
-    else
-      fill_values(spec, static_cast<float*>(data));
-  }
-
- private:
-  // Scaled so that a layer keeps the size of its input; a cheap generator, because dummy models are large.
-  void fill_matrix(const Shape& shape, bf16* data) {
-    const float scale = std::sqrt(3.0f / static_cast<float>(shape[1]));
-    for (int64_t i = 0; i < shape.numel(); ++i) data[i] = to_bf16(scale * uniform());
-  }
-  void fill_values(const WeightSpec& spec, float* data) {
-    const float center = spec.kind == WeightKind::vector ? 1.0f : 0.0f;
-    for (int64_t i = 0; i < WeightReader::values_shape(spec).numel(); ++i) data[i] = center + 0.25f * uniform();
-  }
-  // A weight's own, whatever else a rank holds; of this rank where ranks differ.
-  std::minstd_rand::result_type seed_of(const PlacedSpec& placed) const {
-    uint64_t hash = 0xcbf29ce484222325u ^ seed_;  // FNV-1a
-    for (const char c : placed.prefix + placed.spec.names[0]) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
-    if (placed.spec.shard != ShardRule::whole) hash += static_cast<uint64_t>(shard_.rank) * 0x9e3779b97f4a7c15u;
-    return static_cast<std::minstd_rand::result_type>(hash ^ hash >> 32);
-  }
-  float uniform() { return static_cast<float>(static_cast<int32_t>(rng_())) * 0x1p-31f; }
-
-  uint64_t seed_;
-  Shard shard_;
-  std::minstd_rand rng_;
-};
 
 int64_t dummy_bytes(const WeightSpec& spec) {
   return std::holds_alternative<Matrix*>(spec.target) ? spec.shape.numel() * 2
@@ -66,6 +28,18 @@ void point(const WeightSpec& spec, void* data) {
 }
 
 }  // namespace
+
+DeviceWeights::Uniform dummy_values(const PlacedSpec& placed, uint64_t seed, const Shard& shard) {
+  const WeightSpec& spec = placed.spec;
+  // A weight's own, whatever else a rank holds; of this rank where ranks differ.
+  uint64_t hash = 0xcbf29ce484222325u ^ seed;  // FNV-1a
+  for (const char c : placed.prefix + spec.names[0]) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  if (spec.shard != ShardRule::whole) hash += static_cast<uint64_t>(shard.rank) * 0x9e3779b97f4a7c15u;
+  // A layer keeps the size of its input: the variance of a uniform value is a third of its square.
+  if (std::holds_alternative<Matrix*>(spec.target))
+    return {.center = 0, .scale = std::sqrt(3.0f / static_cast<float>(spec.shape[1])), .seed = hash};
+  return {.center = spec.kind == WeightKind::vector ? 1.0f : 0.0f, .scale = 0.25f, .seed = hash};
+}
 
 BoundWeights BoundWeights::bind(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report,
                                 const BindOptions& options) {
@@ -92,12 +66,15 @@ BoundWeights BoundWeights::dummy(const std::vector<PlacedSpec>& specs, uint64_t 
                                  const Shard& shard) {
   BoundWeights w;
   w.impl_ = std::make_unique<Impl>(specs, BindOptions{});
-  Dummy dummy(seed, shard);
   for (Impl::Entry& entry : w.impl_->entries) {
-    const int64_t bytes = dummy_bytes(entry.placed.spec);
+    const WeightSpec& spec = entry.placed.spec;
+    const int64_t bytes = dummy_bytes(spec);
     entry.storage.emplace_back(Device{}, std::max<int64_t>(bytes, 1));
-    dummy.fill(entry.placed, entry.storage[0].data());
-    point(entry.placed.spec, entry.storage[0].data());
+    void* data = entry.storage[0].data();
+    const bool matrix = std::holds_alternative<Matrix*>(spec.target);
+    const DeviceWeights::Uniform u = dummy_values(entry.placed, seed, shard);
+    fill_uniform(nullptr, data, matrix ? DType::bf16 : DType::f32, bytes / (matrix ? 2 : 4), u.center, u.scale, u.seed);
+    point(spec, data);
     entry.bound = true;
     w.impl_->report.converted_bytes += bytes;
   }

@@ -13,6 +13,7 @@
 
 #include "kdelta/core/options.h"
 #include "kdelta/io/prefault.h"
+#include "kdelta/model/device_weights.h"
 #include "kdelta/model/weight_reader.h"
 
 namespace kdelta {
@@ -70,6 +71,9 @@ class BoundWeights {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// The values of a weight of dummy(): bf16 matrices, fp32 vectors.
+DeviceWeights::Uniform dummy_values(const PlacedSpec& placed, uint64_t seed, const Shard& shard);
 
 // New tensors for bound weights, all or nothing. Nothing is visible before commit(); an update that is destroyed
 // without it, or whose commit() throws, changed nothing. What needs several tensors takes those that the update does

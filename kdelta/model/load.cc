@@ -10,6 +10,8 @@
 namespace kdelta {
 namespace {
 
+constexpr uint64_t kDummySeed = 1;
+
 // One line: many fields of a release's config say nothing about the computation.
 void note_fields(LoadedModel& m) {
   if (m.config.ignored.empty()) return;
@@ -120,7 +122,7 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
       m.weights = BoundWeights::shapes(*m.checkpoint, specs, &m.report, options);
       break;
     case LoadFormat::dummy:
-      m.weights = BoundWeights::dummy(specs, 1, &m.report, choices.shard);
+      m.weights = BoundWeights::dummy(specs, kDummySeed, &m.report, choices.shard);
       break;
     case LoadFormat::config_only:
       m.weights = BoundWeights::dummy_shapes(specs, &m.report);
@@ -135,6 +137,17 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
   if (format == LoadFormat::checkpoint || format == LoadFormat::dummy)
     m.identity = model_identity(m.config, m.checkpoint ? &*m.checkpoint : nullptr, m.report.unused);
   return m;
+}
+
+void place_weights(LoadedModel& m, Device device, const LoadChoices& choices, const DeviceWeights::Progress& progress) {
+  if (m.checkpoint) {
+    m.on_device = DeviceWeights(device, m.model->weights(), choices.options.threads, progress);
+    return;
+  }
+  m.on_device = DeviceWeights(device, m.model->weights(), [&](const PlacedSpec& placed) {
+    return dummy_values(placed, kDummySeed, choices.shard);
+  });
+  m.identity = model_identity(m.config, nullptr, m.report.unused);
 }
 
 }  // namespace kdelta

@@ -33,6 +33,7 @@ struct LoadedModel {
   BindReport report;
   uint64_t identity = 0;           // model_identity(); 0 of shapes alone
   std::vector<std::string> notes;  // lines worth showing at start-up
+  DeviceWeights on_device;         // empty: the weights are where they were bound
 };
 
 // What stands before "model." in the names of a checkpoint's text tensors: a re-export with or without
@@ -43,5 +44,10 @@ std::string find_weight_prefix(const Checkpoint& checkpoint, const ModelConfig& 
 // quantised, which automatic answers with the factored form and a note. Throws Error(unsupported) for parts that ranks
 // cannot have, as make_model does.
 LoadedModel load_model(const std::string& directory, LoadFormat format, const LoadChoices& choices = {});
+
+// Copies the weights to a CUDA device, where alone the model can run then; those of LoadFormat::config_only are made
+// there, with the values of LoadFormat::dummy. Throws Error(out_of_memory) and leaves the model as it was.
+void place_weights(LoadedModel& model, Device device, const LoadChoices& choices,
+                   const DeviceWeights::Progress& progress);
 
 }  // namespace kdelta

@@ -49,6 +49,7 @@ uint64_t change_weights(LoadedModel& model, Communicator* comm, F stage) {
   }
   agree(comm, error);
   update.commit();
+  if (!model.on_device.empty()) model.on_device.refresh();
   return identity;
 }
 

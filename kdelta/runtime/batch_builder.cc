@@ -1,6 +1,7 @@
 #include "kdelta/runtime/batch_builder.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kdelta/core/check.h"
 
@@ -39,9 +40,15 @@ int64_t BatchBuilder::bytes(const BatchCapacity& c) {
   return ints * 4;
 }
 
-BatchBuilder::BatchBuilder(Device device, const BatchCapacity& capacity)
-    : capacity_(capacity), buffer_(Buffer::zeros(device, bytes(capacity))), states_(make_state_arrays(capacity)) {
-  auto* cursor = static_cast<int32_t*>(buffer_.data());
+BatchBuilder::BatchBuilder(Device device, const BatchCapacity& capacity, Stream* stream)
+    : capacity_(capacity),
+      stream_(stream),
+      host_(device, bytes(capacity)),
+      device_(device, stream == nullptr ? 0 : bytes(capacity)),
+      states_(make_state_arrays(capacity)) {
+  KDELTA_CHECK((device.kind == DeviceKind::cuda) == (stream != nullptr), "batches on ", to_string(device));
+  std::memset(host_.data(), 0, static_cast<size_t>(host_.bytes()));
+  auto* cursor = host_.as<int32_t>();
   token_ = carve(cursor, capacity.tokens);
   draft_ = carve(cursor, capacity.tokens);
   cu_ = carve(cursor, capacity.sequences + 1);
@@ -124,7 +131,23 @@ const Batch& BatchBuilder::build(std::span<const BatchRow> rows, bool all_logits
   const int64_t M = bucket != nullptr ? bucket->tokens() : static_cast<int64_t>(logit_owner_.size());
   attach(bucket != nullptr ? bucket->rows : N, bucket != nullptr ? bucket->tokens() : T, M);
   for (const auto& s : states_) s->attach(batch_, batch_.sequences(), bucket != nullptr);
+  if (stream_ != nullptr) upload(bucket);
   return batch_;
+}
+
+// The arrays lie on the device as they lie here.
+void BatchBuilder::upload(const Bucket* bucket) {
+  copy_async(*stream_, device_.data(), host_.data(), host_.bytes());
+  const auto there = [&](auto& view) {
+    const auto offset = reinterpret_cast<const char*>(view.data) - host_.as<char>();
+    view.data = reinterpret_cast<decltype(view.data)>(static_cast<char*>(device_.data()) + offset);
+  };
+  there(batch_.token), there(batch_.draft), there(batch_.cu), there(batch_.context), there(batch_.logit_row);
+  there(batch_.slot), there(batch_.accepted), there(batch_.fresh), there(batch_.pages), there(batch_.snapshot);
+  if (bucket == nullptr) return;
+  batch_.n_decode = static_cast<int>(bucket->rows);
+  batch_.max_len = bucket->row_tokens;
+  batch_.max_context = capacity_.pages * capacity_.page_tokens;
 }
 
 std::string BatchBuilder::explain() const {

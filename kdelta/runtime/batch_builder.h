@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kdelta/core/buffer.h"
+#include "kdelta/core/stream.h"
 #include "kdelta/layers/forward.h"
 #include "kdelta/runtime/request.h"
 #include "kdelta/runtime/state_arrays.h"
@@ -26,13 +27,16 @@ const Bucket* choose_bucket(std::span<const Bucket> buckets, std::span<const Bat
 
 class BatchBuilder {
  public:
-  BatchBuilder(Device device, const BatchCapacity& capacity);
+  // On a CUDA device a batch is written into pinned memory and copied, by one enqueued copy; the next build() may only
+  // begin when that copy is done.
+  BatchBuilder(Device device, const BatchCapacity& capacity, Stream* stream = nullptr);
   static int64_t bytes(const BatchCapacity& capacity);
 
   // Rows: prefill first. A row whose tokens reach the end of what is known of its request wants logits of that last
   // token and of the drafts behind it; with all_logits every token does. logit_owner()[m] is the row that logits row m
   // belongs to; rows of logits behind its end are padding. With a bucket, rows, tokens and logits are padded to its
-  // size: token, draft and logit_row -1, slots and pages -1, accepted 1, no length. No rows at all are an idle step.
+  // size: token, draft and logit_row -1, slots and pages -1, accepted 1, no length. No rows at all are an idle step. On
+  // a CUDA device the host part of a batch in a bucket says what the bucket can hold: it is captured once for all.
   const Batch& build(std::span<const BatchRow> rows, bool all_logits, const Bucket* bucket = nullptr);
   std::span<const int> logit_owner() const { return logit_owner_; }
   // The ranges of the step that was built last, one line per kind of row and one per row.
@@ -47,9 +51,12 @@ class BatchBuilder {
   void want_logits(int64_t n, const BatchRow& row, int64_t first_token, bool all);
   void pad(int64_t live_rows, int64_t live_tokens, const Bucket* bucket);
   void attach(int64_t rows, int64_t tokens, int64_t logit_rows);
+  void upload(const Bucket* bucket);
 
   BatchCapacity capacity_;
-  Buffer buffer_;
+  Stream* stream_;
+  HostBuffer host_;
+  Buffer device_;  // empty on the CPU
   int32_t *token_, *draft_, *cu_, *context_, *logit_row_;
   std::vector<std::unique_ptr<StateArrays>> states_;
   Batch batch_;

@@ -35,18 +35,31 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
                  .page_tokens = config.page_tokens,
                  .columns = 1 + config.drafts} {
   threads_ = std::make_unique<ThreadPool>(config.options.threads);
-  scratch_ = std::make_unique<Arena>(Device{}, plan_.scratch);
-  pool_ = std::make_unique<StatePool>(Device{}, model.states(state_params(config)), pool_size(config),
-                                      [this](int32_t slot, int32_t accepted) {
-                                        model_.replay(exec_, {&slot, {1}}, {&accepted, {1}}, pool_->views());
-                                      });
+  const Device device = config.device;
+  if (device.kind != DeviceKind::cpu) {
+    queue_ = std::make_unique<DeviceQueue>(device, plan_.aux_scratch);
+    queue_->attach(exec_);
+    host_scratch_ = std::make_unique<Arena>(Device{}, plan_.host_scratch);
+    host_logits_ = std::make_unique<HostBuffer>(device, plan_.logits);
+  }
+  Stream* stream = exec_.stream;
+  scratch_ = std::make_unique<Arena>(device, plan_.scratch - plan_.aux_scratch);
+  pool_ = std::make_unique<StatePool>(
+      device, model.states(state_params(config)), pool_size(config),
+      [this](int32_t slot, int32_t accepted) {
+        model_.replay(exec_, {&slot, {1}}, {&accepted, {1}}, pool_->views());
+      },
+      stream);
   prefixes_ = std::make_unique<PrefixCache>(*pool_, prefix_config(config));
-  builder_ = std::make_unique<BatchBuilder>(Device{}, capacity_);
-  logits_ = Buffer(Device{}, plan_.logits);
+  builder_ = std::make_unique<BatchBuilder>(device, capacity_, stream);
+  logits_ = Buffer(device, plan_.logits);
   exec_.scratch = scratch_.get();
   exec_.threads = threads_.get();
   exec_.options = &config_.options;
   exec_.comm = config_.comm;
+  host_exec_ = exec_;
+  host_exec_.device = Device{};
+  if (queue_) host_exec_.stream = nullptr, host_exec_.aux = nullptr, host_exec_.scratch = host_scratch_.get();
   if (config.drafts > 0 && !drafter_) drafter_ = make_lookup_drafter();
   if (drafter_) drafter_->attach(exec_);
   const auto n = static_cast<size_t>(config.max_sequences), m = static_cast<size_t>(capacity_.logit_rows);
@@ -62,9 +75,24 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   events_.reserve(m);
   queries_.resize(config.drafts > 0 ? n : 0);
   for (DraftQuery& q : queries_) q.tokens.reserve(static_cast<size_t>(config.drafts));
+  if (queue_) capture_buckets();
 }
 
 Engine::~Engine() = default;
+
+// Every bucket runs once as it is, so that its kernels are loaded, and is recorded then. What a graph does is fixed by
+// the bucket alone; what it works on lies in arrays whose addresses never change.
+void Engine::capture_buckets() {
+  graphs_.reserve(config_.buckets.size());
+  for (const Bucket& bucket : config_.buckets) {
+    idle(bucket);
+    const Batch& b = builder_->build({}, false, &bucket);
+    queue_->finish();
+    const View<float> logits = logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size});
+    graphs_.push_back(
+        Graph::capture(exec_, [&] { model_.forward(exec_, b, pool_->views(), config_.activation, logits); }));
+  }
+}
 
 int64_t Engine::host_bytes(const EngineConfig& c) {
   const BatchCapacity b = batch_capacity(c);
@@ -80,7 +108,7 @@ int64_t Engine::host_bytes(const EngineConfig& c) {
 }
 
 void Engine::observe(OpObserver* ops, TensorProbe* tensors) {
-  exec_.observer = ops;
+  exec_.observer = host_exec_.observer = ops;
   exec_.probe = tensors;
 }
 
@@ -102,7 +130,8 @@ void Engine::weights_changed(uint64_t model_id) {
 }
 
 View<const float> Engine::last_logits() const {
-  return logits_.view<float>({logit_rows_, model_.config().vocab_size});
+  const Shape shape{logit_rows_, model_.config().vocab_size};
+  return host_logits_ ? View<const float>(host_logits_->as<float>(), shape) : logits_.view<float>(shape);
 }
 
 namespace {

@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 
+#include "kdelta/core/graph.h"
+#include "kdelta/runtime/device_queue.h"
 #include "kdelta/runtime/drafter.h"
 #include "kdelta/runtime/engine_config.h"
 #include "kdelta/runtime/scheduler.h"
@@ -92,6 +94,8 @@ class Engine {
   // Sees every op and named tensor from now on; null: none.
   void observe(OpObserver* ops, TensorProbe* tensors);
 
+  // Of the CUDA device it runs on; null on the CPU.
+  Stream* stream() const { return exec_.stream; }
   // The threads its ops run on, for measurements between steps.
   ThreadPool& team() { return *threads_; }
   StatePool& pool() { return *pool_; }
@@ -123,6 +127,10 @@ class Engine {
   void give_back(Request& r);
   void drop_saved(Request& r);
   void run_step();
+  void forward(const Batch& b, const Bucket* bucket);
+  void fetch_logits();
+  void drain();
+  void capture_buckets();
   void sample_rows();
   void commit();
   void commit_row(const BatchRow& row, std::span<const SampleResult> results);
@@ -140,12 +148,17 @@ class Engine {
   SchedulerConfig scheduler_;
   EngineStats stats_;
   std::unique_ptr<ThreadPool> threads_;
+  std::unique_ptr<DeviceQueue> queue_;  // null on the CPU, as the next two
+  std::unique_ptr<Arena> host_scratch_;
+  std::unique_ptr<HostBuffer> host_logits_;
   std::unique_ptr<Arena> scratch_;
   std::unique_ptr<StatePool> pool_;
   std::unique_ptr<PrefixCache> prefixes_;
   std::unique_ptr<BatchBuilder> builder_;
   Buffer logits_;
-  Exec exec_;
+  Exec exec_;                  // where the model runs
+  Exec host_exec_;             // where tokens are drawn: the same on the CPU
+  std::vector<Graph> graphs_;  // by bucket of the configuration
   RequestId next_id_ = 1;
 
   std::vector<std::unique_ptr<Request>> requests_;  // in order of arrival

@@ -32,12 +32,24 @@ std::vector<std::vector<AnyView>> planned_states(const LayerStates& layers, cons
   return all;
 }
 
-// Bytes of scratch of one step, walked without touching memory by a team of the size that will run it.
-int64_t walk(const Model& model, const EngineConfig& c, bool decode, OpObserver* observer, ThreadPool& threads) {
+// Bytes of scratch, on a second queue of the device, and of the host where that is not the device.
+struct Scratch {
+  int64_t main = 0, aux = 0, host = 0;
+  void widen(const Scratch& o) {
+    main = std::max(main, o.main), aux = std::max(aux, o.aux), host = std::max(host, o.host);
+  }
+};
+
+// Those of one step, walked without touching memory by a team of the size that will run it.
+Scratch walk(const Model& model, const EngineConfig& c, bool decode, OpObserver* observer, ThreadPool& threads) {
   const BatchCapacity capacity = batch_capacity(c);
   const auto states = planned_states(model.states(state_params(c)), pool_size(c));
-  Arena arena = Arena::measuring(Device{});
+  const bool cpu = c.device.kind == DeviceKind::cpu;
+  Arena arena = Arena::measuring(c.device), side = Arena::measuring(c.device), host_arena = Arena::measuring(Device{});
+  AuxQueue aux{.scratch = &side};
   Exec ex;
+  ex.device = c.device;
+  ex.aux = cpu ? nullptr : &aux;
   ex.scratch = &arena;
   ex.threads = &threads;
   ex.options = &c.options;
@@ -47,8 +59,11 @@ int64_t walk(const Model& model, const EngineConfig& c, bool decode, OpObserver*
   model.forward(ex, BatchBuilder::planning(capacity, decode), states, c.activation, logits);
   std::vector<SampleRow> rows(static_cast<size_t>(capacity.logit_rows));
   std::vector<SampleResult> results(rows.size());
-  if (!c.all_logits) sample(ex, {.logits = logits, .rows = rows, .results = results});
-  return arena.peak();
+  Exec host = ex;
+  host.device = Device{};
+  if (!cpu) host.scratch = &host_arena, host.aux = nullptr;
+  if (!c.all_logits) sample(host, {.logits = logits, .rows = rows, .results = results});
+  return {arena.peak(), side.peak(), host_arena.peak()};
 }
 
 // Views and buffers of the state pools, and what has one size: a bound, not a count.
@@ -143,7 +158,8 @@ void check_config(const EngineConfig& c) {
 
 int64_t walk_step(const Model& model, const EngineConfig& c, bool decode, OpObserver* observer) {
   ThreadPool threads(c.options.threads);
-  return walk(model, c, decode, observer, threads);
+  const Scratch s = walk(model, c, decode, observer, threads);
+  return s.main + s.aux;
 }
 
 MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t drafter_bytes) {
@@ -153,14 +169,20 @@ MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t d
   MemoryPlan p;
   p.sequence_bytes = sequence_bytes(specs, 1 + config.drafts);
   p.page_bytes = page_bytes(specs);
-  p.slots = pool_bytes(Device{}, specs, StateKind::slot, pool_size(config));
-  p.pages = pool_bytes(Device{}, specs, StateKind::page, pool_size(config));
+  const Device device = config.device;
+  p.slots = pool_bytes(device, specs, StateKind::slot, pool_size(config));
+  p.pages = pool_bytes(device, specs, StateKind::page, pool_size(config));
   ThreadPool threads(config.options.threads);
-  p.scratch = device_bytes(
-      Device{}, std::max(walk(model, config, false, nullptr, threads), walk(model, config, true, nullptr, threads)));
-  p.logits = device_bytes(Device{}, capacity.logit_rows * model.config().vocab_size * 4);
-  p.batch = device_bytes(Device{}, BatchBuilder::bytes(capacity));
+  Scratch scratch;
+  for (const bool decode : {false, true}) scratch.widen(walk(model, config, decode, nullptr, threads));
+  p.aux_scratch = device.kind == DeviceKind::cpu ? 0 : device_bytes(device, scratch.aux);
+  p.scratch = device_bytes(device, scratch.main) + p.aux_scratch;
+  const int64_t logits = capacity.logit_rows * model.config().vocab_size * 4, batch = BatchBuilder::bytes(capacity);
+  p.logits = device_bytes(device, logits);
+  p.batch = device_bytes(device, batch);
   p.host = Engine::host_bytes(config) + object_bytes(specs);
+  if (device.kind != DeviceKind::cpu) p.host += scratch.host + logits + batch;  // what is copied from and to the device
+  p.host_scratch = scratch.host;
   p.drafter = drafter_bytes;
   p.saved = config.save_bytes;
   return p;

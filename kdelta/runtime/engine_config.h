@@ -11,6 +11,7 @@ namespace kdelta::runtime {
 inline constexpr int64_t kMostDrafts = 16;
 
 struct EngineConfig {
+  Device device;  // where the model runs; its weights are there
   DType activation = DType::bf16;
   DType recurrent = DType::f32;
   int64_t max_sequences = 1;
@@ -38,13 +39,18 @@ struct EngineConfig {
 // states that are imported and log-probabilities that are asked for come on top, with whoever brings them.
 struct MemoryPlan {
   int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0, host = 0, drafter = 0, saved = 0;
+  int64_t aux_scratch = 0;                     // of scratch: what work on a second queue of a CUDA device borrows
+  int64_t host_scratch = 0;                    // of host: what work beside a CUDA device borrows
   int64_t sequence_bytes = 0, page_bytes = 0;  // of one sequence's slots, drafts included, and of one page, all layers
   int64_t total() const { return slots + pages + scratch + logits + batch + host + drafter + saved; }
+  // The part of it on the device, when that is not the CPU.
+  int64_t on_device() const { return slots + pages + scratch + logits + batch; }
 };
 // The drafter's part is what it says of itself.
 MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t drafter_bytes = 0);
 // Walks one full step (all tokens of the budget prefilling, or one decode row per sequence) without touching memory.
-// The observer sees every op it would run; the return value is the scratch it needs.
+// The observer sees every op it would run; the return value is the scratch it needs. (On a CUDA device, which has to be
+// there, sampling borrows from the host beside it.)
 int64_t walk_step(const Model& model, const EngineConfig& config, bool decode, OpObserver* observer);
 
 // What the parts of the runtime derive from a configuration.

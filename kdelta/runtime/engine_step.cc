@@ -224,14 +224,16 @@ void Engine::run_step() {
     // The other ranks are in the middle of the same step.
     if (config_.comm != nullptr) config_.comm->fail(what);
     for (const BatchRow& row : rows_) fail_request(*row.request, what);
+    // What was enqueued before still runs, and reads this batch.
+    if (queue_) drain();
   };
   try {
     const Bucket* bucket = choose_bucket(config_.buckets, rows_);
     const Batch& b = builder_->build(rows_, config_.all_logits, bucket);
     logit_rows_ = static_cast<int64_t>(builder_->logit_owner().size());
     note([this] { return builder_->explain(); });
-    model_.forward(exec_, b, pool_->views(), config_.activation,
-                   logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size}));
+    forward(b, bucket);
+    if (queue_) fetch_logits();
     if (!config_.all_logits) sample_rows();
   } catch (const std::bad_alloc&) {
     return give_up(kNoMemory);
@@ -241,17 +243,45 @@ void Engine::run_step() {
   commit();
 }
 
+// A bucket that was captured is one launch; whoever watches sees every op of it only when they run one by one.
+void Engine::forward(const Batch& b, const Bucket* bucket) {
+  const auto captured = bucket == nullptr ? 0 : static_cast<size_t>(bucket - config_.buckets.data()) + 1;
+  if (captured > 0 && captured <= graphs_.size() && exec_.observer == nullptr && exec_.probe == nullptr)
+    return graphs_[captured - 1].launch(*exec_.stream);
+  model_.forward(exec_, b, pool_->views(), config_.activation,
+                 logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size}));
+  exec_.expect_joined();
+}
+
+// Behind a step that failed. A device that is broken says so again when the next step begins to use it.
+void Engine::drain() {
+  if (exec_.aux != nullptr) exec_.aux->open = false;
+  try {
+    queue_->finish();
+  } catch (const Error&) {
+    return;
+  }
+}
+
+// The one synchronisation of a step.
+void Engine::fetch_logits() {
+  copy_async(*exec_.stream, host_logits_->data(), logits_.data(), logit_rows_ * model_.config().vocab_size * 4);
+  queue_->finish();
+}
+
 void Engine::idle(const Bucket& bucket) {
   const auto& known = config_.buckets;
-  if (std::none_of(known.begin(), known.end(),
-                   [&](const Bucket& b) { return b.rows == bucket.rows && b.row_tokens == bucket.row_tokens; }))
+  const auto found = std::find_if(known.begin(), known.end(), [&](const Bucket& b) {
+    return b.rows == bucket.rows && b.row_tokens == bucket.row_tokens;
+  });
+  if (found == known.end())
     fail(ErrorCode::invalid_argument, "bucket: ", bucket.rows, " rows of ", bucket.row_tokens,
          " tokens, expected one of the configuration's");
   try {
-    const Batch& b = builder_->build({}, config_.all_logits, &bucket);
+    const Batch& b = builder_->build({}, config_.all_logits, &*found);
     logit_rows_ = 0;
-    model_.forward(exec_, b, pool_->views(), config_.activation,
-                   logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size}));
+    forward(b, &*found);
+    if (queue_) queue_->finish();
   } catch (const std::exception& e) {
     if (config_.comm != nullptr) config_.comm->fail(e.what());
     throw;
@@ -276,7 +306,7 @@ void Engine::sample_rows() {
          .output = std::span(r.output).first(before),
          .top_logprobs = r.options.top_logprobs});
   }
-  sample(exec_,
+  sample(host_exec_,
          {.logits = last_logits(), .rows = sample_rows_, .results = std::span(results_).first(sample_rows_.size())});
 }
 

@@ -53,9 +53,10 @@ PoolSize StatePool::existing(const LayerStates& layers, PoolSize size) {
   return size;
 }
 
-StatePool::StatePool(Device device, const LayerStates& layers, const PoolSize& wanted, Replay replay)
+StatePool::StatePool(Device device, const LayerStates& layers, const PoolSize& wanted, Replay replay, Stream* stream)
     : size_(existing(layers, wanted)),
       replay_(std::move(replay)),
+      stream_(stream),
       free_slots_(numbers(1, size_.slots)),
       free_draft_slots_(numbers(size_.slots + 1, size_.slots + size_.draft_slots)),
       free_pages_(numbers(1, size_.pages)),
@@ -73,6 +74,8 @@ StatePool::StatePool(Device device, const LayerStates& layers, const PoolSize& w
     }
     views_.push_back(std::move(row));
   }
+  KDELTA_CHECK((device.kind == DeviceKind::cuda) == (stream != nullptr), "a pool on ", to_string(device));
+  moves_.reserve(parts_.size());
 }
 
 int32_t StatePool::take_slot() {
@@ -129,21 +132,25 @@ void StatePool::settle(std::span<const int32_t> slots, int32_t accepted, int32_t
   KDELTA_CHECK(accepted >= 1 && accepted <= columns, "accepted ", accepted, " of ", columns, " columns");
   KDELTA_CHECK(to >= 1 && to <= size_.slots, "slot ", to, " is no home slot");
   const int64_t ahead = accepted - 1;
+  moves_.clear();
   for (const Part& p : parts_) {
     if (p.kind != StateKind::slot) continue;
     const char* from = p.at(slots[p.rule == SlotRule::column ? static_cast<size_t>(ahead) : 0]);
     if (p.rule == SlotRule::window) from += ahead * p.row_bytes;
     const int64_t bytes = p.rule == SlotRule::record ? ahead * p.row_bytes : p.settled;
-    if (from != p.at(to)) std::memmove(p.at(to), from, static_cast<size_t>(bytes));
+    if (from != p.at(to)) moves_.push_back({p.at(to), from, bytes});
   }
+  move_bytes(stream_, moves_);
   if (!replays_ || ahead == 0) return;
   KDELTA_CHECK(replay_ != nullptr, "nobody to replay ", ahead, " records");
   replay_(to, accepted);
 }
 
 void StatePool::copy_page(int32_t from, int32_t to) {
+  moves_.clear();
   for (const Part& p : parts_)
-    if (p.kind == StateKind::page && from != to) std::memcpy(p.at(to), p.at(from), static_cast<size_t>(p.bytes));
+    if (p.kind == StateKind::page && from != to) moves_.push_back({p.at(to), p.at(from), p.bytes});
+  move_bytes(stream_, moves_);
 }
 
 // f(address, bytes) for everything that belongs to a sequence, in the order of the specs.
@@ -162,6 +169,13 @@ void StatePool::each_piece(int32_t slot, std::span<const int32_t> pages, int64_t
   }
 }
 
+void StatePool::copy(void* to, const void* from, int64_t bytes) const {
+  if (stream_ != nullptr)
+    copy_async(*stream_, to, from, bytes);
+  else
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
 int64_t StatePool::saved_bytes(int64_t tokens) const {
   int64_t bytes = 0;
   for (const Part& p : parts_) bytes += p.kind == StateKind::slot ? p.settled : tokens * p.row_bytes;
@@ -172,24 +186,30 @@ void StatePool::save(int32_t slot, std::span<const int32_t> pages, int64_t token
   KDELTA_CHECK(static_cast<int64_t>(out.size()) == saved_bytes(tokens));
   char* at = out.data();
   each_piece(slot, pages, tokens, [&](const char* piece, int64_t bytes) {
-    std::memcpy(at, piece, static_cast<size_t>(bytes));
+    copy(at, piece, bytes);
     at += bytes;
   });
+  if (stream_ != nullptr) stream_->synchronize();
 }
 
 void StatePool::load(std::span<const char> bytes, int64_t tokens, int32_t slot, std::span<const int32_t> pages) {
   KDELTA_CHECK(static_cast<int64_t>(bytes.size()) == saved_bytes(tokens));
   const char* at = bytes.data();
   each_piece(slot, pages, tokens, [&](char* piece, int64_t size) {
-    std::memcpy(piece, at, static_cast<size_t>(size));
+    copy(piece, at, size);
     at += size;
   });
+  if (stream_ != nullptr) stream_->synchronize();
 }
 
 void StatePool::poison_free() {
   for (const Part& p : parts_) {
     const auto fill = [&](int32_t number) {
-      std::memset(p.at(number), 0xff, static_cast<size_t>(p.bytes));  // NaN in every float type
+      constexpr uint8_t kNan = 0xff;  // in every float type
+      if (stream_ != nullptr)
+        fill_async(*stream_, p.at(number), kNan, p.bytes);
+      else
+        std::memset(p.at(number), kNan, static_cast<size_t>(p.bytes));
     };
     fill(0);
     for (int32_t n : p.kind == StateKind::page ? free_pages_ : free_slots_) fill(n);

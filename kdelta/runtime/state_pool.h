@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kdelta/core/buffer.h"
+#include "kdelta/core/moves.h"
 #include "kdelta/layers/spec.h"
 #include "kdelta/runtime/capacity.h"
 
@@ -22,7 +23,9 @@ class StatePool {
  public:
   // replay: Model::replay over views() for one sequence; needed where a state is of SlotRule::replay.
   using Replay = std::function<void(int32_t slot, int32_t accepted)>;
-  StatePool(Device device, const LayerStates& layers, const PoolSize& size, Replay replay = {});
+  // stream: of a CUDA device; what moves there is enqueued, in order with the steps that use it.
+  StatePool(Device device, const LayerStates& layers, const PoolSize& size, Replay replay = {},
+            Stream* stream = nullptr);
 
   std::span<const std::vector<AnyView>> views() const { return views_; }
   const PoolSize& size() const { return size_; }  // draft_slots: those that exist
@@ -77,14 +80,17 @@ class StatePool {
     char* at(int32_t number) const { return data + number * bytes; }
   };
   static PoolSize existing(const LayerStates& layers, PoolSize size);
+  void copy(void* to, const void* from, int64_t bytes) const;
   template <class F>
   void each_piece(int32_t slot, std::span<const int32_t> pages, int64_t tokens, const F& f) const;
 
   PoolSize size_;
   Replay replay_;
+  Stream* stream_;
   bool replays_ = false;  // some state is of SlotRule::replay
   std::vector<Buffer> buffers_;
   std::vector<Part> parts_;
+  std::vector<Move> moves_;  // of one call: room for one per part
   std::vector<std::vector<AnyView>> views_;
   std::vector<int32_t> free_slots_, free_draft_slots_, free_pages_;
   std::vector<int> owners_;      // by page

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kdelta/core/check.h"
+#include "kdelta/core/moves.h"
 
 namespace kdelta::test {
 
@@ -35,7 +36,20 @@ std::vector<int32_t> TensorFile::ints(const std::string& name) const {
   return out;
 }
 
-void Recorder::on_tensor(std::string_view name, int layer, const AnyConstView& tensor) {
+Device& test_device() {
+  static Device device;
+  return device;
+}
+
+LoadedModel load_placed(const std::string& directory) {
+  LoadedModel m = load_model(directory, LoadFormat::checkpoint);
+  if (test_device().kind != DeviceKind::cpu) place_weights(m, test_device(), {}, {});
+  return m;
+}
+
+void Recorder::on_tensor(std::string_view name, int layer, const AnyConstView& shown, Stream* stream) {
+  std::vector<char> memory;
+  const AnyConstView tensor = host_copy(stream, shown, memory);
   std::vector<float>& out = data_[{std::string(name), layer}];
   for (int64_t i = 0; i < tensor.dim(0); ++i) {
     for (int64_t j = 0; j < tensor.dim(1); ++j) {
@@ -58,6 +72,7 @@ void Recorder::on_tensor(std::string_view name, int layer, const AnyConstView& t
 
 runtime::EngineConfig engine_config(DType activation) {
   runtime::EngineConfig c;
+  c.device = test_device();
   c.activation = activation;
   c.options.threads = 2;
   c.max_length = 1024;
@@ -67,11 +82,13 @@ runtime::EngineConfig engine_config(DType activation) {
 
 namespace {
 
-std::vector<float> slot_values(const AnyView& pool, int32_t slot) {
-  const int64_t n = pool.shape.numel() / pool.dim(0);
+std::vector<float> slot_values(runtime::Engine& engine, const AnyView& there, int32_t slot) {
+  std::vector<char> memory;
+  const int64_t n = there.shape.numel() / there.dim(0);
+  const AnyConstView pool = host_copy(engine.stream(), {there.data, there.dtype, {there.dim(0), n}}, memory);
   std::vector<float> out;
   for (int64_t i = 0; i < n; ++i)
-    out.push_back(pool.dtype == DType::f32 ? pool.at<float>(slot)[i] : to_float(pool.at<bf16>(slot)[i]));
+    out.push_back(pool.dtype == DType::f32 ? pool.at<const float>(slot)[i] : to_float(pool.at<const bf16>(slot)[i]));
   return out;
 }
 
@@ -100,8 +117,8 @@ RunResult run_logits(const Model& model, const runtime::EngineConfig& base, cons
     if (const runtime::Request* r = engine.find(id); r != nullptr && !r->slots.empty()) slot = r->slots[0];
     if (slot < 0) slot = 1;  // the only request ran in one step: it had the first slot
   }
-  result.state = slot_values(engine.pool().views()[0][0], slot);
-  if (engine.pool().views()[0].size() > 1) result.conv = slot_values(engine.pool().views()[0][1], slot);
+  result.state = slot_values(engine, engine.pool().views()[0][0], slot);
+  if (engine.pool().views()[0].size() > 1) result.conv = slot_values(engine, engine.pool().views()[0][1], slot);
   return result;
 }
 

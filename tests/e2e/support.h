@@ -36,12 +36,17 @@ class TensorFile {
 // Keeps every named tensor of a run: one concatenation over steps per (name, layer).
 class Recorder final : public TensorProbe {
  public:
-  void on_tensor(std::string_view name, int layer, const AnyConstView& tensor) override;
+  void on_tensor(std::string_view name, int layer, const AnyConstView& tensor, Stream* stream) override;
   const std::vector<float>& get(const std::string& name, int layer) const { return data_.at({name, layer}); }
 
  private:
   std::map<std::pair<std::string, int>, std::vector<float>> data_;
 };
+
+// Where these tests run models: the CPU, unless their program says otherwise.
+Device& test_device();
+// A checkpoint whose weights are there.
+LoadedModel load_placed(const std::string& directory);
 
 struct RunResult {
   std::vector<float> logits;  // [T, vocabulary]

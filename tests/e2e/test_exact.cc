@@ -27,7 +27,7 @@ struct Answer {
 
 class Exact : public testing::TestWithParam<std::string> {
  protected:
-  Exact() : loaded_(load_model(GetParam(), LoadFormat::checkpoint)) {}
+  Exact() : loaded_(load_placed(GetParam())) {}
   const Model& model() const { return *loaded_.model; }
 
   std::vector<int32_t> prompt(int64_t length, uint64_t seed) const {
@@ -149,7 +149,7 @@ TEST_P(Exact, ThreadsDoNotChangeAnAnswer) {
 TEST_P(Exact, AFailedStepFailsItsRequestsAndTheOthersGoOn) {
   class Bomb final : public TensorProbe {
    public:
-    void on_tensor(std::string_view, int, const AnyConstView&) override {
+    void on_tensor(std::string_view, int, const AnyConstView&, Stream*) override {
       if (armed) fail(ErrorCode::failed, "injected");
     }
     bool armed = true;

@@ -17,7 +17,7 @@ using runtime::RequestId;
 
 class Fault : public testing::TestWithParam<std::string> {
  protected:
-  Fault() : loaded_(load_model(GetParam(), LoadFormat::checkpoint)) {}
+  Fault() : loaded_(load_placed(GetParam())) {}
   const Model& model() const { return *loaded_.model; }
   EngineConfig config(int64_t sequences, int64_t drafts = 0) const {
     EngineConfig c = engine_config(DType::bf16);
@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Fault, testing::Values("tests/golden/k3_a", "te
 TEST_P(Fault, NanOfOneRequestStaysWithIt) {
   class Poison final : public TensorProbe {
    public:
-    void on_tensor(std::string_view name, int layer, const AnyConstView& tensor) override {
+    void on_tensor(std::string_view name, int layer, const AnyConstView& tensor, Stream*) override {
       if (!armed || name != "layer_out" || layer != 0) return;
       auto* row = const_cast<bf16*>(tensor.at<const bf16>(1));
       for (int64_t i = 0; i < tensor.dim(1); ++i) row[i] = to_bf16(std::numeric_limits<float>::quiet_NaN());

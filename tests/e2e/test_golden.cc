@@ -27,7 +27,7 @@ void PrintTo(const Source& source, std::ostream* out) {
 
 class Golden : public testing::TestWithParam<Source> {
  protected:
-  Golden() : golden_(GetParam().tensors), loaded_(load_model(GetParam().checkpoint, LoadFormat::checkpoint)) {}
+  Golden() : golden_(GetParam().tensors), loaded_(load_placed(GetParam().checkpoint)) {}
 
   const Model& model() const { return *loaded_.model; }
   int64_t vocab() const { return loaded_.config.vocab_size; }

@@ -39,7 +39,7 @@ class Prophet final : public runtime::Drafter {
 
 class Handoff : public testing::TestWithParam<std::string> {
  protected:
-  Handoff() : loaded_(load_model(GetParam(), LoadFormat::checkpoint)) {}
+  Handoff() : loaded_(load_placed(GetParam())) {}
   const Model& model() const { return *loaded_.model; }
   EngineConfig config(int64_t drafts = 0) const {
     EngineConfig c = engine_config(DType::bf16);
@@ -150,7 +150,7 @@ TEST_P(Handoff, AnotherProcessGoesOnFromAFile) {
   ASSERT_EQ(so_far.tokens.size(), 1u);
   const pid_t child = fork();
   if (child == 0) {
-    const LoadedModel own = load_model(GetParam(), LoadFormat::checkpoint);
+    const LoadedModel own = load_placed(GetParam());
     Engine engine(*own.model, config());
     const RequestId id = engine.import_state(read_state(path));
     Crowd crowd(engine);

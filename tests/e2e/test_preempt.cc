@@ -16,7 +16,7 @@ using runtime::RequestId;
 
 class Preempt : public testing::TestWithParam<std::string> {
  protected:
-  Preempt() : loaded_(load_model(GetParam(), LoadFormat::checkpoint)) {}
+  Preempt() : loaded_(load_placed(GetParam())) {}
   const Model& model() const { return *loaded_.model; }
   // Memory for one and a half of the requests that come.
   EngineConfig config() const {

@@ -23,7 +23,7 @@ Ids joined(Ids a, const Ids& b) {
 
 class Prefix : public testing::TestWithParam<std::string> {
  protected:
-  Prefix() : loaded_(load_model(GetParam(), LoadFormat::checkpoint)) {}
+  Prefix() : loaded_(load_placed(GetParam())) {}
   const Model& model() const { return *loaded_.model; }
   EngineConfig config(int64_t snapshots = 16) const {
     EngineConfig c = engine_config(DType::bf16);
@@ -219,7 +219,7 @@ TEST_P(Prefix, AFullPoolEvictsOldPrefixesAndPassesAgree) {
 TEST_P(Prefix, WhatAFailedRequestWroteIsNeverFound) {
   class Bomb final : public TensorProbe {
    public:
-    void on_tensor(std::string_view, int, const AnyConstView&) override {
+    void on_tensor(std::string_view, int, const AnyConstView&, Stream*) override {
       if (armed) fail(ErrorCode::failed, "injected");
     }
     bool armed = false;

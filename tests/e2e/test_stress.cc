@@ -29,18 +29,18 @@ void run_mixes(const Model& model, const Model* draft) {
 }
 
 TEST(Stress, EveryRequestInAnyMixAnswersAsAloneK3) {
-  const LoadedModel m = load_model("tests/golden/k3_a", LoadFormat::checkpoint);
+  const LoadedModel m = load_placed("tests/golden/k3_a");
   run_mixes(*m.model, nullptr);
 }
 
 TEST(Stress, EveryRequestInAnyMixAnswersAsAloneLinear) {
-  const LoadedModel m = load_model("tests/golden/linear_a", LoadFormat::checkpoint);
+  const LoadedModel m = load_placed("tests/golden/linear_a");
   run_mixes(*m.model, nullptr);
 }
 
 TEST(Stress, EveryRequestInAnyMixAnswersAsAloneTiny) {
-  const LoadedModel m = load_model("models/tiny-k3", LoadFormat::checkpoint);
-  const LoadedModel d = load_model("models/tiny-k3-draft", LoadFormat::checkpoint);
+  const LoadedModel m = load_placed("models/tiny-k3");
+  const LoadedModel d = load_placed("models/tiny-k3-draft");
   run_mixes(*m.model, d.model.get());
 }
 

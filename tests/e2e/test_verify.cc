@@ -44,7 +44,7 @@ class Script final : public runtime::Drafter {
 
 class Verify : public testing::TestWithParam<std::tuple<std::string, DraftStates>> {
  protected:
-  Verify() : loaded_(load_model(std::get<0>(GetParam()), LoadFormat::checkpoint)) {}
+  Verify() : loaded_(load_placed(std::get<0>(GetParam()))) {}
   const Model& model() const { return *loaded_.model; }
   EngineConfig config(int64_t sequences, int64_t drafts) const {
     EngineConfig c = engine_config(DType::bf16);
@@ -368,9 +368,7 @@ TEST_P(Verify, SampledTokensFollowTheModelsProbabilitiesWhateverIsDrafted) {
 // tiny-k3 and its draft: the program's own models, in the mode that users get.
 class TinyDraft : public testing::Test {
  protected:
-  TinyDraft()
-      : target_(load_model("models/tiny-k3", LoadFormat::checkpoint)),
-        draft_(load_model("models/tiny-k3-draft", LoadFormat::checkpoint)) {}
+  TinyDraft() : target_(load_placed("models/tiny-k3")), draft_(load_placed("models/tiny-k3-draft")) {}
   EngineConfig config(int64_t sequences, int64_t drafts) const {
     EngineConfig c = engine_config(DType::bf16);
     c.options.threads = 1;  // ThreadsDoNotChangeAnAnswer is proven in test_exact
