@@ -52,7 +52,7 @@ struct Load {
 
 // In a process of its own: what Engine::load does with a checkpoint.
 int load_once(const std::string& directory, const std::string& form, int threads) {
-  LoadChoices choices{.kda_gate = parse_gate_choice(form)};
+  LoadChoices choices{.kda_gate = parse_gate_choice(form), .compose_later = true};
   choices.options.threads = threads;
   std::atomic<bool> done{false};
   std::atomic<int64_t> most{0};
@@ -64,8 +64,8 @@ int load_once(const std::string& directory, const std::string& form, int threads
     }
   });
   const auto start = Clock::now();
-  const LoadedModel m = load_model(directory, LoadFormat::checkpoint, choices);
-  prefault(m.weights.mapped(), {});
+  LoadedModel m = load_model(directory, LoadFormat::checkpoint, choices);
+  m.weights.compose([&] { prefault(m.weights.mapped(), {}); });
   const double seconds = seconds_since(start);
   done = true;
   watch.join();

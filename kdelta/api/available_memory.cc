@@ -85,7 +85,7 @@ void check_memory(const Model& model, const runtime::EngineConfig& config, int64
   alone.options.threads = 1;
   const int64_t plan = runtime::plan_memory(model, alone, drafter).total();
   if (plan <= available && weights <= available - plan) return;
-  fail(ErrorCode::out_of_memory, "memory: ", weights > 0 ? gigabytes(weights) + " of random weights and " : "",
+  fail(ErrorCode::out_of_memory, "memory: ", weights > 0 ? gigabytes(weights) + " of weights to be made and " : "",
        gigabytes(plan), " of state and scratch are needed, ", gigabytes(available),
        " are available; what shrinks the plan: ", shrinking(config));
 }

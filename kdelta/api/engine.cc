@@ -153,7 +153,8 @@ LoadChoices load_choices(const LoadOptions& o) {
   return {.kda_gate = parse_gate_choice(o.kda_gate),
           .shard = {.rank = 0, .ranks = o.ranks, .split = parse_expert_split(o.expert_split)},
           .decode_rows = o.max_sequences,
-          .options = op_options(o)};
+          .options = op_options(o),
+          .compose_later = !on_cuda(o)};  // a device's copy is made of what is there
 }
 
 // What ranks cannot have equal parts of is a wrong number of ranks.
@@ -250,7 +251,7 @@ Engine Engine::load(const LoadOptions& options) {
     place_weights(e->model, e->config.device, load_choices(options), options.progress);
     e->config.model_id = e->model.identity;
   } else if (!options.dummy_weights || e->draft.model) {
-    check_plan(options, e->model, e->draft.model.get(), 0);
+    check_plan(options, e->model, e->draft.model.get(), e->model.report.composed_bytes);  // reserved, not touched yet
   }
   std::unique_ptr<runtime::Drafter> drafter;
   if (e->draft.model)
@@ -260,7 +261,10 @@ Engine Engine::load(const LoadOptions& options) {
   e->engine =
       naming_force(options, [&] { return std::make_unique<runtime::Engine>(model, e->config, std::move(drafter)); });
   report(e->engine->memory());
-  if (e->model.checkpoint && !cuda) prefault(e->model.weights.mapped(), options.progress);
+  if (!cuda)
+    e->model.weights.compose([&] {
+      if (e->model.checkpoint) prefault(e->model.weights.mapped(), options.progress);
+    });
   return Engine(std::move(e));
 }
 

@@ -1,9 +1,13 @@
 #include "kdelta/model/bind.h"
 
 #include <cmath>
+#include <exception>
+#include <system_error>
+#include <thread>
 
 #include "kdelta/core/check.h"
 #include "kdelta/core/moves.h"
+#include "kdelta/core/threads.h"
 #include "kdelta/model/bound_weights.h"
 
 namespace kdelta {
@@ -109,6 +113,32 @@ void BoundWeights::allocate() {
     Impl::Change c = impl_->prepare(entry, reader);
     impl_->apply(c);
   }
+}
+
+void BoundWeights::compose(const std::function<void()>& beside) {
+  const int threads = impl_->options.options.threads > 0 ? impl_->options.options.threads : available_cpus();
+  std::thread team;
+  std::exception_ptr failure;  // of the team: it has its memory, so only a broken invariant
+  const auto make = [&] {
+    try {
+      impl_->compose_waiting();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  if (!impl_->waiting.empty() && threads > 1 && beside) try {
+      team = std::thread(make);
+    } catch (const std::system_error&) {  // no thread to be had: one after the other
+    }
+  std::exception_ptr others;
+  if (beside) try {
+      beside();
+    } catch (...) {
+      others = std::current_exception();
+    }
+  team.joinable() ? team.join() : make();
+  if (failure) std::rethrow_exception(failure);
+  if (others) std::rethrow_exception(others);
 }
 
 std::vector<MappedRows> BoundWeights::mapped() const {

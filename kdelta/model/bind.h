@@ -7,6 +7,7 @@
 // address never changes, so whatever remembers it sees new values after a reload.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@ struct BindOptions {
   Options options;  // threads and instruction set of compositions
   // Schemes that tensors may be stored in; none given: any.
   std::optional<Quantization> quantization = {};
+  bool compose_later = false;  // leaves products to BoundWeights::compose()
 };
 
 class BoundWeights {
@@ -62,6 +64,11 @@ class BoundWeights {
   static BoundWeights expect(const std::vector<PlacedSpec>& specs, const BindOptions& options = {});
   void allocate();
   void finalize();
+
+  // Makes the products that compose_later left, whose memory is reserved already, while `beside` runs here: on one
+  // thread fewer than the options say, or behind it when that is none. Before this nothing may be computed and nothing
+  // updated. Throws what `beside` throws, when all are made.
+  void compose(const std::function<void()>& beside = {});
 
   // What is used in place: codes and scales of every matrix, of this rank's part alone. Not of shapes.
   std::vector<MappedRows> mapped() const;

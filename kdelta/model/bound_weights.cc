@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kdelta/core/check.h"
+#include "kdelta/core/threads.h"
 
 namespace kdelta {
 
@@ -71,8 +72,20 @@ std::string_view format_name(DType dtype) {
 
 }  // namespace
 
+namespace {
+
+// Of a team whose first member does something else meanwhile.
+Options composing(const BindOptions& o) {
+  Options options = o.options;
+  const int threads = options.threads > 0 ? options.threads : available_cpus();
+  if (o.compose_later) options.threads = std::max(1, threads - 1);
+  return options;
+}
+
+}  // namespace
+
 BoundWeights::Impl::Impl(const std::vector<PlacedSpec>& specs, const BindOptions& bind_options)
-    : options(bind_options), composer(bind_options.options) {
+    : options(bind_options), composer(composing(bind_options)) {
   check_shard(options.shard);
   for (const PlacedSpec& placed : specs) {
     report.elements += placed.spec.shape.numel();
@@ -171,7 +184,7 @@ void BoundWeights::Impl::apply(Change& c) {
       *std::get<Matrix*>(spec.target) = c.matrix;
       break;
     case WeightKind::product: {
-      if (!headers_only) composer.compose(c.matrix, c.factor, data);
+      if (!headers_only && !options.compose_later) composer.compose(c.matrix, c.factor, data);
       const DType dtype = composed_dtype(c.matrix.dtype, c.factor.dtype);
       *std::get<Matrix*>(spec.target) = dense_matrix(data, dtype, spec.shape[0], spec.shape[1]);
       break;
@@ -225,11 +238,19 @@ void BoundWeights::Impl::bind_all() {
   for (Entry& entry : entries) {
     Change c = prepare(entry, reader);
     apply(c);
+    if (options.compose_later && !headers_only && entry.placed.spec.kind == WeightKind::product)
+      waiting.push_back(std::move(c));
     all.push_back(&entry);
   }
   check_groups(reader, all);
   for (const TensorInfo& t : checkpoint->tensors())
     if (!used.contains(&t)) report.unused.push_back(t.name);
+}
+
+void BoundWeights::Impl::compose_waiting() {
+  for (const Change& c : waiting) composer.compose(c.matrix, c.factor, c.entry->storage[0].data());
+  waiting.clear();
+  options.compose_later = false;
 }
 
 const std::vector<BoundWeights::Impl::Entry*>* BoundWeights::Impl::askers(const std::string& name) {

@@ -83,6 +83,7 @@ struct BoundWeights::Impl {
   // Throws when a change would give a matrix in use another format or other inputs.
   void check_formats(const std::vector<Change>& changes) const;
   void bind_all();  // from the checkpoint
+  void compose_waiting();
   // Entries that ask for the tensor `name`; null when none does.
   const std::vector<Entry*>* askers(const std::string& name);
   // These entries and all others of their groups.
@@ -102,6 +103,7 @@ struct BoundWeights::Impl {
   std::optional<Checkpoint> checkpoint;  // keeps its files mapped
   PutTensors put;
   std::vector<Entry> entries;
+  std::vector<Change> waiting;  // products whose factors are known and whose memory is reserved
   bool headers_only = false, allocated = true;
   std::unordered_map<std::string, std::vector<Entry*>> by_name;  // made by the first update
 };

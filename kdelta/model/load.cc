@@ -113,7 +113,8 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
   const std::vector<PlacedSpec> specs = m.model->weights();
   const BindOptions options{.shard = choices.shard,
                             .options = choices.options,
-                            .quantization = m.config.quantization.value_or(Quantization{})};
+                            .quantization = m.config.quantization.value_or(Quantization{}),
+                            .compose_later = choices.compose_later};
   switch (format) {
     case LoadFormat::checkpoint:
       m.weights = BoundWeights::bind(*m.checkpoint, specs, &m.report, options);

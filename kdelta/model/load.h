@@ -20,9 +20,10 @@ enum class LoadFormat : uint8_t {
 // What a model's file leaves open.
 struct LoadChoices {
   GateChoice kda_gate = GateChoice::factored;
-  Shard shard;              // the part of the model that is loaded, and all of the files that is read
-  int64_t decode_rows = 1;  // sequences of a usual step, for GateChoice::automatic
-  Options options;          // threads and instruction set of work at loading
+  Shard shard;                 // the part of the model that is loaded, and all of the files that is read
+  int64_t decode_rows = 1;     // sequences of a usual step, for GateChoice::automatic
+  Options options;             // threads and instruction set of work at loading
+  bool compose_later = false;  // LoadedModel::weights.compose() is still to be called
 };
 
 struct LoadedModel {

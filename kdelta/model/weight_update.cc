@@ -28,7 +28,9 @@ struct WeightUpdate::Staged {
 };
 
 WeightUpdate::WeightUpdate(BoundWeights& weights, Formats formats)
-    : weights_(*weights.impl_), formats_(formats), staged_(std::make_unique<Staged>()) {}
+    : weights_(*weights.impl_), formats_(formats), staged_(std::make_unique<Staged>()) {
+  KDELTA_CHECK(weights_.waiting.empty(), "an update before compose()");
+}
 WeightUpdate::~WeightUpdate() = default;
 
 bool WeightUpdate::put(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const void* data,

@@ -151,7 +151,7 @@ TEST(Program, RandomWeightsThatMemoryDoesNotHoldAreRefusedBeforeTheyAreMade) {
   const Result r =
       run_program("run tests/configs/kimi_k3 --load-format dummy --ids 1", "</dev/null", "ulimit -v 4000000;");
   EXPECT_EQ(r.status, 1);
-  EXPECT_THAT(r.err, AllOf(testing::StartsWith("kdelta: memory: "), HasSubstr("of random weights and "),
+  EXPECT_THAT(r.err, AllOf(testing::StartsWith("kdelta: memory: "), HasSubstr("of weights to be made and "),
                            HasSubstr("available; what shrinks the plan: --max-model-len 32768, ")));
 }
 

@@ -9,6 +9,7 @@
 #include "kdelta/model/compose.h"
 #include "kdelta/ops/linear/linear.h"
 #include "tests/e2e/support.h"
+#include "tests/support/op_test.h"
 #include "tests/support/support.h"
 
 namespace kdelta::test {
@@ -153,6 +154,35 @@ TEST_P(Gate, AutoSaysWhatDecided) {
               testing::Contains(testing::AllOf(
                   testing::HasSubstr(m.config.kda.composed_gate ? "KDA gate: composed" : "KDA gate: factored"),
                   testing::AnyOf(testing::HasSubstr("measured at T="), testing::HasSubstr("no measurement near")))));
+}
+
+// The products are made while something else brings the rest of the checkpoint into memory: another team, same bits.
+TEST_P(Gate, ComposedBesideOtherWorkHasTheBitsOfComposedWhileBinding) {
+  const std::vector<float> want = logits(load(GateChoice::composed), DType::bf16);
+  for (const int threads : {1, 2, 3}) {
+    LoadChoices choices{.kda_gate = GateChoice::composed, .compose_later = true};
+    choices.options.threads = threads;
+    LoadedModel m = load_model(GetParam(), LoadFormat::checkpoint, choices);
+    int calls = 0;
+    m.weights.compose([&] { ++calls; });
+    EXPECT_EQ(calls, 1);
+    EXPECT_TRUE(same_bits(logits(m, DType::bf16), want)) << threads;
+    m.weights.compose();  // nothing waits any more
+    EXPECT_TRUE(same_bits(logits(m, DType::bf16), want)) << threads;
+    LoadedModel thrown = load_model(GetParam(), LoadFormat::checkpoint, choices);
+    EXPECT_EQ(error_of([&] { thrown.weights.compose([] { fail(ErrorCode::failed, "the disk is gone"); }); }),
+              "the disk is gone");
+    EXPECT_TRUE(same_bits(logits(thrown, DType::bf16), want)) << "made all the same";
+  }
+}
+
+TEST_P(Gate, AnUpdateBeforeTheProductsAreMadeIsOurOwnFault) {
+  LoadChoices choices{.kda_gate = GateChoice::composed, .compose_later = true};
+  choices.options.threads = 1;
+  LoadedModel m = load_model(GetParam(), LoadFormat::checkpoint, choices);
+  EXPECT_THAT(error_of([&] { WeightUpdate update(m.weights); }), testing::HasSubstr("an update before compose()"));
+  m.weights.compose();
+  EXPECT_EQ(error_of([&] { WeightUpdate update(m.weights); }), "no error");
 }
 
 }  // namespace
