@@ -40,9 +40,15 @@ void read_logit_bias(const JsonReader& body, GenerateOptions& o) {
   }
 }
 
+// Two names of one limit, the first of which chats call deprecated: a body that sets both means one number.
+void read_max_tokens(const JsonReader& body, int64_t& out) {
+  const auto old = body.find<int64_t>("max_tokens"), now = body.find<int64_t>("max_completion_tokens");
+  if (old && now && *old != *now) body.refuse("max_completion_tokens", str("max_tokens, ", *old, ", or one of both"));
+  if (old || now) out = now.value_or(old.value_or(0));
+}
+
 GenerateOptions options_of(const JsonReader& body, GenerateOptions o) {
-  read_if<int64_t>(body, "max_tokens", o.max_tokens);
-  read_if<int64_t>(body, "max_completion_tokens", o.max_tokens);
+  read_max_tokens(body, o.max_tokens);
   read_if<int64_t>(body, "min_tokens", o.min_tokens);
   read_if<double>(body, "temperature", o.temperature);
   read_if<double>(body, "top_p", o.top_p);

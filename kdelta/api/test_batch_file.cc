@@ -171,6 +171,27 @@ TEST_F(BatchFile, AFieldThatWouldChangeTheAnswerIsRefusedByItsName) {
   EXPECT_THAT(got["line-" + std::to_string(++number)], HasSubstr("temperature: not supported"));
 }
 
+TEST_F(BatchFile, TheLimitOfAnAnswerHasTwoNamesAndOneValue) {
+  const std::string plain = R"("prompt":"And God said","temperature":0,"ignore_eos":true)";
+  const std::pair<const char*, const char*> rows[] = {
+      {R"("max_tokens":5)", "I am\""},
+      {R"("max_completion_tokens":6)", "I am the\""},
+      {R"("max_tokens":7,"max_completion_tokens":7)", "I am the God\""},
+      {R"("max_tokens":null,"max_completion_tokens":8)", "I am the God of\""},
+      {R"("max_tokens":9,"max_completion_tokens":null)", "I am the God of Abraham\""},
+      {R"("max_tokens":4,"max_completion_tokens":5)",
+       R"(body.max_completion_tokens: integer 5, expected max_tokens, 4, or one of both)"}};
+  std::string lines;
+  for (const auto& [fields, want] : rows) lines += "{\"body\":{" + plain + "," + fields + "}}\n";
+  write("in", lines);
+  Engine engine = load(4);
+  EXPECT_EQ(run(engine, "out").done, 5);
+  auto got = answers("out");
+  size_t number = 0;
+  for (const auto& [fields, want] : rows)
+    EXPECT_THAT(got["line-" + std::to_string(++number)], HasSubstr(want)) << fields;
+}
+
 TEST_F(BatchFile, ValuesThatAreOffAndFieldsThatChangeNoAnswerAreAccepted) {
   const std::string plain = R"("prompt":"And God said","max_tokens":6,"temperature":0)";
   write("in", "{\"custom_id\":\"plain\",\"body\":{" + plain + "}}\n" +
