@@ -87,9 +87,11 @@ void add_load(CLI::App& c, LoadOptions& o) {
   c.add_option("--state-dtype", o.state_dtype, "Recurrent state: fp32, bf16")
       ->capture_default_str()
       ->check(CLI::IsMember({"bf16", "bfloat16", "fp32", "float32"}));
-  c.add_option("--kda-gate", o.kda_gate,
-               "Decay gate of KDA layers: factored, composed (one matrix made at loading: more memory, one projection "
-               "less), auto (what was measured faster on a machine like this)")
+  c.add_option(
+       "--kda-gate", o.kda_gate,
+       "Decay gate of KDA layers: factored, composed (one matrix made at loading: more memory, one projection "
+       "less), auto (factored, unless a stored measurement with this instruction set, near these sizes, has composed "
+       "faster by more than its spread; the row that decided is shown)")
       ->capture_default_str()
       ->check(CLI::IsMember({"factored", "composed", "auto"}));
   c.add_option("-t,--threads", o.threads, "Threads; 0: every CPU this process may use")->capture_default_str();
@@ -285,9 +287,11 @@ class Program {
     add_load(c, generate_.load);
     add_serving(c, generate_.load);
     add_sampling(c, generate_.sampling);
-    c.add_option("-i,--input", generate_.input, "JSON lines, one request each")->required()->check(readable);
+    c.add_option("-i,--input", generate_.input, "JSON lines, one request each; -: standard input")
+        ->required()
+        ->check(readable);
     c.add_option("-o,--output", generate_.output,
-                 "JSON lines, one answer each; answers that it holds are kept, errors tried again")
+                 "File of JSON lines, one answer each; answers that it holds are kept, errors tried again")
         ->required();
     c.add_flag("-q,--quiet", generate_.quiet, "Nothing on stderr but errors");
   }

@@ -51,6 +51,24 @@ TEST_F(Generate, AnswersEveryRequestOfAFileAndSaysHowFar) {
   EXPECT_EQ(text(path("out")), out);
 }
 
+TEST_F(Generate, RequestsMayComeFromStandardInputAndAnswersGoToAFile) {
+  std::ofstream(path("in")) << R"({"custom_id":"a","body":{"prompt":"And God said","max_tokens":8,"temperature":0}})"
+                            << '\n';
+  const std::string command = "generate models/tiny-k3 -q -i - -o ";
+  for (const bool pipe : {false, true}) {
+    std::filesystem::remove(path("out"));
+    const Result r =
+        run_program(command + path("out"), pipe ? "" : "<" + path("in"), pipe ? "cat " + path("in") + " |" : "");
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_THAT(text(path("out")), HasSubstr("\"text\":\" unto him")) << pipe;
+  }
+  const Result r = run_program(command + "-", "<" + path("in"));
+  EXPECT_EQ(r.status, 2);
+  EXPECT_EQ(r.out, "");
+  EXPECT_THAT(r.err, HasSubstr("--output: -, expected a file"));
+  EXPECT_FALSE(std::filesystem::exists("-"));
+}
+
 TEST_F(Generate, ARequestThatFailsMakesTheExitCodeOne) {
   std::ofstream(path("in")) << "{\"body\":{\"prompt\":[99999]}}\n";
   EXPECT_EQ(generate("-q").status, 1);

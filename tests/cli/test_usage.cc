@@ -274,5 +274,13 @@ TEST(Usage, AWrongValueOfTheEnvironmentIsSaidToComeFromThere) {
   EXPECT_THAT(r.err, HasSubstr("KDELTA_ARG_THREADS is set in the environment"));
 }
 
+TEST(Usage, TheHelpOfTheGateSaysWhatAutoGoesBy) {
+  std::string help = run_program("run --help").out;
+  std::replace(help.begin(), help.end(), '\n', ' ');
+  help.erase(std::unique(help.begin(), help.end(), [](char a, char b) { return a == ' ' && b == ' '; }), help.end());
+  EXPECT_THAT(help, AllOf(HasSubstr("auto (factored, unless a stored measurement"),
+                          HasSubstr("faster by more than its spread")));
+}
+
 }  // namespace
 }  // namespace kdelta::test
