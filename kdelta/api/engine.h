@@ -243,7 +243,7 @@ class Engine {
   // goldens. Needs all_logits.
   void logits(const std::vector<int32_t>& ids, const LogitsOptions& options);
   // Windows of `window` tokens, each from an empty state; every position but a window's first is scored. Needs
-  // all_logits.
+  // all_logits. Throws Error(failed) naming the token behind which a logit is not finite.
   Perplexity perplexity(const std::vector<int32_t>& ids, int64_t window,
                         const std::function<void(int64_t done, int64_t total)>& progress = {},
                         const std::atomic<bool>* cancel = nullptr);

@@ -38,7 +38,9 @@ Perplexity Engine::perplexity(const std::vector<int32_t>& ids, int64_t window,
       const View<const float> l = engine.last_logits();
       for (int64_t i = 0; i < l.dim(0); ++i, ++at) {
         if (at + 1 >= end) continue;
-        p.nll += token_nll(l.at(i), vocab_size(), ids[static_cast<size_t>(at + 1)]);
+        const double nll = token_nll(l.at(i), vocab_size(), ids[static_cast<size_t>(at + 1)]);
+        if (!std::isfinite(nll)) fail(ErrorCode::failed, "perplexity: the logits behind token ", at, " are not finite");
+        p.nll += nll;
         ++p.tokens;
       }
     }

@@ -49,6 +49,36 @@ TEST(Program, JsonHoldsTextTokensAndReason) {
                            HasSubstr("\"prompt_tokens\":1"), HasSubstr("\"logprobs\":[{")));
 }
 
+// A weight that is NaN makes a number that is none: no success, and no JSON that nobody can read.
+TEST(Program, APerplexityThatIsNoNumberIsAFailure) {
+  std::string folder = testing::TempDir() + "kdelta_cli_nan_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string source = "tests/golden/linear_a";
+  const Checkpoint c = Checkpoint::open(source);
+  std::vector<std::vector<uint8_t>> bytes;
+  std::vector<TensorToWrite> tensors;
+  for (const TensorInfo& t : c.tensors()) {
+    bytes.emplace_back(c.data(t), c.data(t) + t.bytes);
+    if (t.name == "model.embed_tokens.weight")
+      bytes.back()[3 * bytes.back().size() / static_cast<size_t>(t.shape[0]) + 1] = 0x7f;
+    if (t.name == "model.embed_tokens.weight")
+      bytes.back()[3 * bytes.back().size() / static_cast<size_t>(t.shape[0])] = 0xff;
+    tensors.push_back({t.name, t.dtype, t.shape, bytes.back().data()});
+  }
+  write_safetensors(folder + "/model.safetensors", tensors);
+  fs::copy_file(source + "/config.json", folder + "/config.json");
+  const std::string head = "perplexity " + folder + " -q --json --window 4 --ids ";
+  EXPECT_EQ(run_program(head + "1,2,4,5,6,7,8").status, 0);
+  EXPECT_EQ(run_program(head + "1,2,3").status, 0) << "nothing is asked behind the last token";
+  for (const char* ids : {"1,3,4,5,6,7,8", "1,2,4,5,6,3,8"}) {
+    const Result r = run_program(head + ids);
+    EXPECT_EQ(r.status, 1) << ids;
+    EXPECT_EQ(r.out, "") << ids;
+    EXPECT_THAT(r.err, HasSubstr("perplexity: ")) << ids;
+  }
+  fs::remove_all(folder);
+}
+
 TEST(Program, EveryInstructionSetGivesTheSameGreedyTextInFp32) {
   const std::string base = std::string("run ") + kTiny + " -q -p 'And God said' -n 24 --temp 0 --dtype fp32";
   const std::string want = run_program(base + " --isa portable").out;
