@@ -129,7 +129,8 @@ DraftStates lighter_draft_states(const Model& model, const EngineConfig& config)
 }
 
 void check_config(const EngineConfig& c) {
-  const auto require = [](bool ok, const char* name, int64_t value, const std::string& want) {
+  // Words are put together for a refusal alone.
+  const auto require = [](bool ok, const char* name, int64_t value, const char* want) {
     if (!ok) fail(ErrorCode::invalid_argument, name, ": ", value, ", expected ", want);
   };
   require(c.max_sequences >= 1, "max_sequences", c.max_sequences, ">= 1");
@@ -142,9 +143,11 @@ void check_config(const EngineConfig& c) {
   require(c.cache_tokens >= 0 && c.cache_tokens <= kMost * 1024, "cache_tokens", c.cache_tokens, "0 to 2^40");
   require(c.page_tokens >= 1, "page_tokens", c.page_tokens, ">= 1");
   require(c.prefill_grid >= 1, "prefill_grid", c.prefill_grid, ">= 1");
-  require(cache_pages(c) >= pages_for(c.max_length, c.page_tokens), "cache_tokens", c.cache_tokens,
-          "at least max_length, " + std::to_string(c.max_length));  // str() swallows want of memory
-  require(c.drafts >= 0 && c.drafts <= kMostDrafts, "drafts", c.drafts, "0 to " + std::to_string(kMostDrafts));
+  if (cache_pages(c) < pages_for(c.max_length, c.page_tokens))
+    fail(ErrorCode::invalid_argument, "cache_tokens: ", c.cache_tokens, ", expected at least max_length, ",
+         c.max_length);
+  if (c.drafts < 0 || c.drafts > kMostDrafts)
+    fail(ErrorCode::invalid_argument, "drafts: ", c.drafts, ", expected 0 to ", kMostDrafts);
   require(!c.all_logits || (c.drafts == 0 && c.prefix_snapshots == 0), "all_logits", 1,
           "neither drafts nor prefix_snapshots with it");
   require(c.prefix_snapshots >= 0 && c.prefix_snapshots <= kMost, "prefix_snapshots", c.prefix_snapshots, "0 to 2^30");

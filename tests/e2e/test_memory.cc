@@ -158,6 +158,13 @@ TEST_F(Memory, AStartThatFailsAtAnyAllocationThrowsAndLeavesNothing) {
   }
 }
 
+TEST_F(Memory, CheckingAConfigurationThatIsRightTakesNone) {
+  const EngineConfig c = config();
+  bool failed = true;
+  EXPECT_FALSE(throws_when(0, true, &failed, [&] { runtime::check_config(c); }));
+  EXPECT_FALSE(failed) << "an allocation";
+}
+
 TEST_F(Memory, ALoadThatFailsAtAnyAllocationThrows) {
   LoadOptions load{.model = "models/tiny-k3"};
   load.threads = 1;
