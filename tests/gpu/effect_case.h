@@ -44,9 +44,10 @@ class CudaExec {
 };
 
 // How far an element may be from the reference's: |got - want| <= relative |want| + absolute. All zero: the same bits.
-// At most `share` of the elements may differ at all, a few always.
+// At most `share` of the elements may differ at all, a few always. With `rms`, the array as a whole instead:
+// rms(got - want) <= rms * rms(want), zeros and NaN where they are wanted.
 struct Bound {
-  double relative = 0, absolute = 0, share = 1;
+  double relative = 0, absolute = 0, share = 1, rms = 0;
 };
 // Of a result in T whose fp32 value is good to `relative`: the reference is rounded to bf16 as well, so one that lies
 // near the middle of two bf16 numbers may fall to either, a step apart; few do.
@@ -156,16 +157,34 @@ class EffectCase {
       if (std::isnan(g) || std::isnan(w)) return std::isnan(g) && std::isnan(w);
       return std::fabs(g - w) <= bound.relative * std::fabs(w) + bound.absolute;
     }
+    std::string rms_difference(const T* got, const T* wanted) const {
+      const int64_t guard = Guarded<T>::kGuard, n = array.storage_size();
+      double error = 0, size = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        if (std::memcmp(got + i, wanted + i, sizeof(T)) == 0 && !std::isfinite(number(got[i]))) continue;
+        const double g = number(got[i]), w = number(wanted[i]);
+        if (std::isnan(g) && std::isnan(w) && i >= guard && i < n - guard) continue;
+        const bool exact = i < guard || i >= n - guard || w == 0;
+        if (std::isnan(g) || std::isnan(w) || (exact && std::memcmp(got + i, wanted + i, sizeof(T)) != 0))
+          return str(this->name, ": element ", i - guard, ": ", g, ", expected ", w);
+        error += (g - w) * (g - w), size += w * w;
+      }
+      if (error <= bound.rms * bound.rms * size) return {};
+      return str(this->name, ": relative error ", std::sqrt(error / size), ", at most ", bound.rms);
+    }
     std::string difference() const override {
       int64_t wrong = 0, first = -1, unequal = 0;
       T* got = const_cast<Guarded<T>&>(array).storage();
       T* wanted = const_cast<Guarded<T>&>(want).storage();
+      if (bound.rms > 0) return rms_difference(got, wanted);
       const int64_t guard = Guarded<T>::kGuard, n = array.storage_size();
       for (int64_t i = 0; i < n; ++i) {
         const bool is_guard = i < guard || i >= n - guard;
         if (std::memcmp(got + i, wanted + i, sizeof(T)) == 0) continue;
-        ++unequal;
-        if (!is_guard && close(got[i], wanted[i])) continue;
+        if (!is_guard && close(got[i], wanted[i])) {
+          unequal += std::isnan(number(got[i])) ? 0 : 1;  // one NaN is as good as another
+          continue;
+        }
         if (wrong++ == 0) first = i;
       }
       const double most = bound.share * static_cast<double>(array.size()) + 3;

@@ -3,11 +3,17 @@
 
 #include "kdelta/ops/mla/variants.h"
 
+#ifdef __CUDACC__
+#define KDELTA_MLA_DEVICE __host__ __device__ __forceinline__
+#else
+#define KDELTA_MLA_DEVICE inline
+#endif
+
 namespace kdelta::mla_cuda {
 
 inline constexpr int64_t kMostShared = 96 * 1024;          // of a block of the portable row, dynamic
 inline constexpr int64_t kBatchBytes = int64_t{64} << 20;  // q' and sums of one batch of tokens
-inline constexpr int64_t kMostBatch = int64_t{1} << 18;
+inline constexpr int64_t kMostPortableBatch = int64_t{1} << 18;
 
 // Hands out arrays at multiples of 256 bytes; with a null base it only counts.
 class Layout {
@@ -46,8 +52,8 @@ inline PortableWork portable_work(const MlaDesc& d, void* scratch) {
   Layout layout(scratch);
   const int64_t token = d.heads * (2 * d.latent + d.rope) * 4;
   PortableWork w{};
-  w.batch =
-      std::clamp<int64_t>(kBatchBytes / std::max<int64_t>(token, 1), 1, std::clamp<int64_t>(d.tokens, 1, kMostBatch));
+  w.batch = std::clamp<int64_t>(kBatchBytes / std::max<int64_t>(token, 1), 1,
+                                std::clamp<int64_t>(d.tokens, 1, kMostPortableBatch));
   w.sound = layout.take<int32_t>(d.sequences);
   w.live = layout.take<int32_t>(w.batch);
   w.query = layout.take<float>(w.batch * d.heads * (d.latent + d.rope));
@@ -57,8 +63,63 @@ inline PortableWork portable_work(const MlaDesc& d, void* scratch) {
 // At least what portable_work hands out, and never less for a larger description (its batches are whole tokens).
 inline int64_t portable_scratch(const MlaDesc& d) {
   const int64_t token = d.heads * (2 * d.latent + d.rope) * 4;
-  return 4 * (d.sequences + std::min(d.tokens, kMostBatch)) +
+  return 4 * (d.sequences + std::min(d.tokens, kMostPortableBatch)) +
          std::min(std::max<int64_t>(d.tokens, 1) * token, std::max(kBatchBytes, token)) + 4 * 256;
+}
+
+// Attention on tensor cores: see cuda_decode.cuh.
+inline constexpr int kLatent = 512, kRope = 64, kWidth = kLatent + kRope, kNope = 128, kValue = 128;
+inline constexpr int kTileRows = 32, kBlock = 32;
+inline constexpr int kChunkBlocks = 16;         // of the exact mode: sums begin anew every 512 positions
+inline constexpr int kLeastBlocks = 4;          // of a segment, or adding segments up costs more than it saves
+inline constexpr int64_t kMostBatch = 512;      // tokens of a round of kernels
+inline constexpr int64_t kMostSegments = 2048;  // of a round in the exact mode
+
+// The tokens of a sequence in a round of kernels.
+struct alignas(32) SequencePiece {
+  int unit_begin, tile_begin;  // numbers of its first unit and tile; behind the last sequence: how many there are
+  int token;                   // the first, counted from the first of the round
+  int tokens;
+  int length;  // positions that the first one sees; each next one sees one more
+  int pages;   // that the whole row needs
+
+  KDELTA_MLA_DEVICE int tiles(int H) const { return (tokens * H + kTileRows - 1) / kTileRows; }
+  KDELTA_MLA_DEVICE int blocks() const { return (length + tokens - 1 + kBlock - 1) / kBlock; }
+};
+
+struct DecodeWork {
+  SequencePiece* piece;        // [N+1]
+  int32_t* sound;              // [N] 1: the row is computed
+  int32_t* start;              // [thread blocks] the sequence in which its share begins
+  bf16* query;                 // [batch, H, 576] q' times scale, in powers of two
+  bf16* sums;                  // [batch, H, 512]
+  float* part;                 // [segments, 32, 512] sums of segments, over their largest score
+  float *part_max, *part_sum;  // [segments, 32]
+  int64_t batch;               // tokens of a round
+  int thread_blocks;
+};
+// Grows with every size in the description; a round in the exact mode may use less.
+inline DecodeWork decode_work(const MlaDesc& d, Layout& layout) {
+  DecodeWork w{};
+  w.thread_blocks = std::max(d.target.multiprocessors, 1);
+  w.batch = std::clamp<int64_t>(d.tokens, 1, kMostBatch);
+  const int64_t rows = w.batch * d.heads;
+  int64_t segments = 2 * w.thread_blocks;
+  if (d.exact) {  // one for every chunk of every tile
+    const int64_t tiles = (d.heads + kTileRows - 1) / kTileRows;
+    const int64_t chunks = std::max<int64_t>((d.max_context + kChunkBlocks * kBlock - 1) / (kChunkBlocks * kBlock), 1);
+    segments = std::min(w.batch * tiles * chunks, std::max(kMostSegments, tiles * chunks));
+    w.batch = std::min(w.batch, std::max<int64_t>(segments / (tiles * chunks), 1));
+  }
+  w.piece = layout.take<SequencePiece>(d.sequences + 1);
+  w.sound = layout.take<int32_t>(d.sequences);
+  w.start = layout.take<int32_t>(w.thread_blocks);
+  w.query = layout.take<bf16>(rows * kWidth);
+  w.sums = layout.take<bf16>(rows * kLatent);
+  w.part = layout.take<float>(segments * kTileRows * kLatent);
+  w.part_max = layout.take<float>(segments * kTileRows);
+  w.part_sum = layout.take<float>(segments * kTileRows);
+  return w;
 }
 
 }  // namespace kdelta::mla_cuda

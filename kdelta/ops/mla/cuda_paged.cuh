@@ -62,10 +62,14 @@ __device__ __forceinline__ uint32_t row_faults(const PagedArrays& s, int n, int 
   return wrong ? static_cast<uint32_t>(Fault::page) : 0;
 }
 
+__device__ __forceinline__ void raise_all(uint32_t* raised, uint32_t faults) {
+  if (faults != 0 && raised != nullptr) atomicOr(raised, faults);
+}
+
 // Whether row n must be skipped; raises its faults. Every thread of the block calls it: a barrier.
 __device__ __forceinline__ bool row_is_faulty(const PagedArrays& s, int n, uint32_t* raised) {
   const uint32_t faults = row_faults(s, n, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
-  if (faults != 0 && raised != nullptr) atomicOr(raised, faults);
+  raise_all(raised, faults);
   return __syncthreads_or(faults != 0) != 0;
 }
 

@@ -1,5 +1,6 @@
 #include "kdelta/ops/mla/mla.h"
 
+#include "kdelta/ops/common/alignment.h"
 #include "kdelta/ops/mla/paged.h"
 #include "kdelta/ops/mla/variants.h"
 
@@ -14,6 +15,10 @@ constexpr MlaVariant kVariants[] = {
 
 void expect_width(int64_t width, const char* name) {
   if (width < 1) fail(ErrorCode::invalid_argument, "mla: ", name, ": ", width, ", expected >= 1");
+}
+
+bool matrix_aligned16(const Matrix& m) {
+  return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.row_bytes % 16 == 0;
 }
 
 void expect_cache(const AnyConstView& cache, int64_t width, const char* argument) {
@@ -76,6 +81,8 @@ void mla(const Exec& ex, const MlaArgs& args) {
                      .max_len = args.seq.max_len,
                      .max_context = args.seq.max_context,
                      .sequences = args.seq.pages.dim(0),
+                     .page_tokens = args.cache.dim(1),
+                     .aligned = all_aligned16(args.q, args.cache, args.out) && matrix_aligned16(args.kv_b),
                      .activation = args.q.dtype,
                      .cache = args.cache.dtype,
                      .weight = args.kv_b.dtype};

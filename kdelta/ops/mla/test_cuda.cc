@@ -6,33 +6,13 @@
 namespace kdelta::test {
 namespace {
 
+// The widths of both releases, which the tensor cores take.
+constexpr MlaCudaSizes kRelease{.H = 3, .nope = 128, .rope = 64, .value = 128, .latent = 512, .page = 64};
 constexpr DType kWeight[] = {DType::f32, DType::bf16, DType::f4_e2m1, DType::f8_e4m3, DType::f8_e5m2};
 
 template <class X>
-Bound bound_of(const std::string&) {
-  return sizeof(X) == 4 ? Bound{.relative = 2e-5, .absolute = 2e-5}
-                        : Bound{.relative = 0x1p-7, .absolute = 2e-5, .share = 2e-2};
-}
-
-// Every CUDA row that takes the call; the portable one takes all.
-template <class X, class Change>
-void check(const MlaCudaSizes& s, const std::vector<PagedRow>& rows, int prefill, DType format, Change&& change) {
-  SCOPED_TRACE(str("H ", s.H, " nope ", s.nope, " rope ", s.rope, " value ", s.value, " latent ", s.latent, " page ",
-                   s.page, " context ", rows[0].context, " len ", rows[0].len, " prefill ", prefill, " weight ",
-                   dtype_name(format), sizeof(X) == 4 ? " f32" : " bf16"));
-  int ran = 0;
-  for (const MlaVariant& row : mla_variants()) {
-    if (machine_refusal(row, EffectCase::device_target()) != nullptr) continue;
-    SCOPED_TRACE(row.name);
-    MlaCudaCase<X> problem(s, rows, prefill, format, bound_of<X>(row.name));
-    change(problem);
-    ran += problem.c.run_row("mla", row.name) ? 1 : 0;
-  }
-  EXPECT_GT(ran, 0);
-}
-template <class X>
 void check(const MlaCudaSizes& s, const std::vector<PagedRow>& rows, int prefill, DType format = DTypeOf<X>::value) {
-  check<X>(s, rows, prefill, format, [](MlaCudaCase<X>&) {});
+  check_mla<X>(s, rows, prefill, format, [](MlaCudaCase<X>&) {});
 }
 
 TEST(MlaCuda, EqualsTheReferenceAtEveryLengthAroundBlocksAndPages) {
@@ -85,10 +65,12 @@ TEST(MlaCuda, StridedQueriesAndOutputsEqualTheReferenceAndGapsStay) {
 }
 
 // Rows 1 and 3 are wrong, in a way that `wrong` makes; the others are as if they were alone.
-void check_fault(Fault fault, const std::function<void(MlaCudaCase<float>&, int64_t n)>& wrong) {
+template <class X>
+void check_fault(const MlaCudaSizes& sizes, Fault fault,
+                 const std::function<void(PagedArraysOnHost<X>&, int64_t n)>& wrong) {
   for (int prefill : {0, 2, 4}) {
     SCOPED_TRACE(str(fault_names(static_cast<uint32_t>(fault)), " prefill ", prefill));
-    check<float>({}, {{40, 3}, {20, 2}, {7, 1}, {33, 4}}, prefill, DType::f32, [&](MlaCudaCase<float>& m) {
+    check_mla<X>(sizes, {{40, 3}, {20, 2}, {7, 1}, {33, 4}}, prefill, DTypeOf<X>::value, [&](MlaCudaCase<X>& m) {
       m.c.faults = static_cast<uint32_t>(fault);
       auto sound = std::make_shared<std::vector<int32_t>>();
       auto each = [&m](auto&& f) {
@@ -99,7 +81,7 @@ void check_fault(Fault fault, const std::function<void(MlaCudaCase<float>&, int6
         m.fill(rng);
         sound->clear();
         each([&](int32_t& x) { sound->push_back(x); });
-        for (int64_t n : {1, 3}) wrong(m, n);
+        for (int64_t n : {1, 3}) wrong(m.p, n);
       };
       m.c.reference = [&m, sound, each](const Exec& ex, const EffectCase::At& at) {
         std::vector<int32_t> bad;
@@ -109,26 +91,77 @@ void check_fault(Fault fault, const std::function<void(MlaCudaCase<float>&, int6
         mla(ex, m.args(at));
         i = 0;
         each([&](int32_t& x) { x = bad[i++]; });
-        for (int64_t n : {1, 3}) std::fill_n(&m.out[m.p.cu[n] * 32], (m.p.cu[n + 1] - m.p.cu[n]) * 32, 0.0f);
+        const int64_t row = m.p.s.H * m.p.s.value;
+        for (int64_t n : {1, 3}) std::fill_n(&m.out[m.p.cu[n] * row], (m.p.cu[n + 1] - m.p.cu[n]) * row, X{});
       };
     });
   }
 }
 
-TEST(MlaCuda, ARowWithAWrongPageIsSkippedWholeAndRaisesItsFault) {
-  check_fault(Fault::page, [](MlaCudaCase<float>& m, int64_t n) { m.p.pages[n * m.p.P] = n == 1 ? 0 : -1; });
-  check_fault(Fault::page, [](MlaCudaCase<float>& m, int64_t n) {
-    const PagedRow& r = m.p.rows[static_cast<size_t>(n)];
-    m.p.pages[n * m.p.P + (r.context + r.len - 1) / 16] = static_cast<int32_t>(m.p.cache.shape()[0] + n - 1);
+template <class X>
+void check_faults(const MlaCudaSizes& sizes) {
+  using Arrays = PagedArraysOnHost<X>;
+  check_fault<X>(sizes, Fault::page, [](Arrays& p, int64_t n) { p.pages[n * p.P] = n == 1 ? 0 : -1; });
+  check_fault<X>(sizes, Fault::page, [](Arrays& p, int64_t n) {
+    const PagedRow& r = p.rows[static_cast<size_t>(n)];
+    p.pages[n * p.P + (r.context + r.len - 1) / p.s.page] = static_cast<int32_t>(p.cache.shape()[0] + n - 1);
   });
-  check_fault(Fault::page, [](MlaCudaCase<float>& m, int64_t n) { m.p.context[n] = -static_cast<int32_t>(n); });
-  check_fault(Fault::length, [](MlaCudaCase<float>& m, int64_t n) { m.p.context[n] = 1 << (28 + (n == 1)); });
+  check_fault<X>(sizes, Fault::page, [](Arrays& p, int64_t n) { p.context[n] = -static_cast<int32_t>(n); });
+  check_fault<X>(sizes, Fault::length, [](Arrays& p, int64_t n) { p.context[n] = 1 << (28 + (n == 1)); });
+}
+
+TEST(MlaCuda, ARowWithAWrongPageOrContextIsSkippedWholeAndRaisesItsFault) {
+  check_faults<float>({});
+  check_faults<bf16>(kRelease);
+}
+
+MlaCudaSizes release(int64_t H, int64_t page = 64) {
+  MlaCudaSizes s = kRelease;
+  s.H = H, s.page = page;
+  return s;
+}
+
+TEST(MlaCuda, WidthsOfTheReleasesEqualTheReferenceAroundBlocksChunksAndPages) {
+  for (int32_t context : {0, 1, 30, 31, 32, 63, 64, 510, 511, 512, 1100})
+    for (int32_t len : {1, 2, 8}) check<bf16>(release(2), {{context, len}}, 0);
+  for (int64_t page : {32, 64, 96, 256}) check<bf16>(release(3, page), {{300, 2}, {7, 1}, {95, 1}}, 0);
+}
+
+TEST(MlaCuda, WidthsOfTheReleasesEqualTheReferenceAtEveryHeadCount) {
+  for (int64_t H : {1, 12, 31, 33, 66}) check<bf16>(release(H), {{100, 1}, {40, 3}, {66, 1}}, 0);
+}
+
+TEST(MlaCuda, ManyDecodeRowsBesidePrefillAndEmptyOnesEqualTheReference) {
+  std::vector<PagedRow> rows{{64, 40}, {0, 5}};
+  for (int i = 0; i < 90; ++i) rows.push_back({i * 37 % 400, i % 7 == 0 ? 0 : 1 + i % 3});
+  for (int prefill : {0, 2}) check<bf16>(release(2), rows, prefill);
+  std::vector<PagedRow> batches;  // more tokens than a round of kernels takes
+  for (int i = 0; i < 300; ++i) batches.push_back({i % 40, 1 + i % 2});
+  check<bf16>(release(1), batches, 0);
+}
+
+TEST(MlaCuda, LongContextsThatManyBlocksShareEqualTheReference) {
+  check<bf16>(release(4), {{5000, 1}}, 0);
+  check<bf16>(release(2), {{3000, 4}, {10, 1}, {2047, 1}}, 0);
+}
+
+TEST(MlaCuda, ANaNOfALaterTokenNeverReachesAnEarlierOne) {
+  for (const MlaCudaSizes& sizes : {MlaCudaSizes{}, release(5)})
+    for (int prefill : {0, 1})
+      for (int32_t context : {20, 61}) {
+        check_mla<bf16>(sizes, {{context, 7}, {9, 2}}, prefill, DType::bf16, [](MlaCudaCase<bf16>& m) {
+          m.c.fill = [&m](Rng& rng) {
+            m.fill(rng);
+            m.p.row(0, m.p.rows[0].context + 3)[5] = to_bf16(NAN);
+          };
+        });
+      }
 }
 
 TEST(MlaCuda, ARowPastTheTokensIsSkippedWholeAndRaisesItsFault) {
   for (const MlaVariant& row : mla_variants()) {
     if (machine_refusal(row, EffectCase::device_target()) != nullptr) continue;
-    MlaCudaCase<float> m({}, {{40, 3}, {20, 2}}, 1, DType::f32, bound_of<float>(row.name));
+    MlaCudaCase<float> m({}, {{40, 3}, {20, 2}}, 1, DType::f32, mla_cuda_bound<float>(row.name));
     m.c.faults = static_cast<uint32_t>(Fault::boundaries);
     int32_t end = 0;
     m.c.fill = [&](Rng& rng) {

@@ -10,6 +10,9 @@ struct MlaDesc {
   Target target;
   int64_t tokens = 0, heads = 0, nope = 0, rope = 0, value = 0, latent = 0;
   int64_t max_len = 0, max_context = 0, sequences = 0;  // capacities of the step
+  int64_t page_tokens = 0;
+  bool aligned = false;  // every row of every operand begins at 16 bytes
+  bool exact = false;    // a request's bits depend on nobody else
   DType activation = DType::f32, cache = DType::f32, weight = DType::f32;
 };
 
@@ -29,6 +32,8 @@ int64_t mla_reference_scratch(const MlaDesc& d);
 int64_t mla_cpu_scratch(const MlaDesc& d);
 const char* mla_cuda_portable_refuse(const MlaDesc& d);
 int64_t mla_cuda_portable_scratch(const MlaDesc& d);
+const char* mla_cuda_tensor_refuse(const MlaDesc& d);
+int64_t mla_cuda_tensor_scratch(const MlaDesc& d);
 
 #define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void mla_##name(const Exec&, const MlaArgs&, const MlaDesc&, void*);

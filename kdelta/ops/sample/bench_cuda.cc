@@ -22,44 +22,46 @@ std::vector<float> model_logits(int64_t rows) {
 }
 
 void add_sample(const std::string& variant, int64_t M, const char* name, const SampleDeviceRow& row, int64_t W) {
-  gpu_bench::add(
-      {.op = "sample_device",
-       .variant = variant,
-       .shape = str("M=", M, " V=", kVocabulary, " ", name),
-       .cost = {.bytes = 4.0 * static_cast<double>(M * kVocabulary)},
-       .roof = gpu_bench::RoofKind::read,
-       .make = [=](int sets) {
-         const auto few = std::min<int64_t>(sets * M, 64);  // distinct rows of the host's making
-         const std::vector<float> x = model_logits(few);
-         auto logits = std::make_shared<Buffer>(Device{DeviceKind::cuda, 0}, sets * M * kVocabulary * 4);
-         Stream& stream = default_stream({DeviceKind::cuda, 0});
-         for (int64_t m = 0; m < sets * M; ++m)
-           copy_async(stream, static_cast<float*>(logits->data()) + m * kVocabulary,
-                      x.data() + m % few * kVocabulary, kVocabulary * 4);
-         stream.synchronize();
-         std::vector<SampleDeviceRow> all(static_cast<size_t>(M), row);
-         for (size_t m = 0; m < all.size(); ++m) all[m].seed = m, all[m].history = static_cast<int64_t>(m) * 1000;
-         std::vector<int32_t> history(static_cast<size_t>(M * 1000));
-         for (size_t i = 0; i < history.size(); ++i) history[i] = static_cast<int32_t>(i * 7919 % kVocabulary);
-         auto rows = gpu_bench::uploaded(all);
-         auto tokens = gpu_bench::uploaded(history);
-         auto out = gpu_bench::filled(M * (W + 1) * 8 + 64);
-         return [=](const Exec& ex, int set) {
-           auto* token = static_cast<int32_t*>(out->data());
-           auto* logprob = reinterpret_cast<float*>(token + M);
-           auto* top = reinterpret_cast<int32_t*>(logprob + M);
-           sample_device(ex, {.logits = View<const float>(static_cast<float*>(logits->data()) + set * M * kVocabulary,
-                                                         {M, kVocabulary}),
-                              .rows = View<const SampleDeviceRow>(static_cast<SampleDeviceRow*>(rows->data()), {M}),
-                              .bias = View<const LogitBias>(nullptr, {0}),
-                              .banned = View<const int32_t>(nullptr, {0}),
-                              .history = tokens->view<int32_t>({M * 1000}),
-                              .token = View<int32_t>(token, {M}),
-                              .logprob = View<float>(logprob, {M}),
-                              .top_token = View<int32_t>(top, {M, W}),
-                              .top_logprob = View<float>(reinterpret_cast<float*>(top + M * W), {M, W})});
-         };
-       }});
+  gpu_bench::add({.op = "sample_device",
+                  .variant = variant,
+                  .shape = str("M=", M, " V=", kVocabulary, " ", name),
+                  .cost = {.bytes = 4.0 * static_cast<double>(M * kVocabulary)},
+                  .roof = gpu_bench::RoofKind::read,
+                  .make = [=](int sets) {
+                    const auto few = std::min<int64_t>(sets * M, 64);  // distinct rows of the host's making
+                    const std::vector<float> x = model_logits(few);
+                    auto logits = std::make_shared<Buffer>(Device{DeviceKind::cuda, 0}, sets * M * kVocabulary * 4);
+                    Stream& stream = default_stream({DeviceKind::cuda, 0});
+                    for (int64_t m = 0; m < sets * M; ++m)
+                      copy_async(stream, static_cast<float*>(logits->data()) + m * kVocabulary,
+                                 x.data() + m % few * kVocabulary, kVocabulary * 4);
+                    stream.synchronize();
+                    std::vector<SampleDeviceRow> all(static_cast<size_t>(M), row);
+                    for (size_t m = 0; m < all.size(); ++m)
+                      all[m].seed = m, all[m].history = static_cast<int64_t>(m) * 1000;
+                    std::vector<int32_t> history(static_cast<size_t>(M * 1000));
+                    for (size_t i = 0; i < history.size(); ++i)
+                      history[i] = static_cast<int32_t>(i * 7919 % kVocabulary);
+                    auto rows = gpu_bench::uploaded(all);
+                    auto tokens = gpu_bench::uploaded(history);
+                    auto out = gpu_bench::filled(M * (W + 1) * 8 + 64);
+                    return [=](const Exec& ex, int set) {
+                      auto* token = static_cast<int32_t*>(out->data());
+                      auto* logprob = reinterpret_cast<float*>(token + M);
+                      auto* top = reinterpret_cast<int32_t*>(logprob + M);
+                      sample_device(
+                          ex, {.logits = View<const float>(static_cast<float*>(logits->data()) + set * M * kVocabulary,
+                                                           {M, kVocabulary}),
+                               .rows = View<const SampleDeviceRow>(static_cast<SampleDeviceRow*>(rows->data()), {M}),
+                               .bias = View<const LogitBias>(nullptr, {0}),
+                               .banned = View<const int32_t>(nullptr, {0}),
+                               .history = tokens->view<int32_t>({M * 1000}),
+                               .token = View<int32_t>(token, {M}),
+                               .logprob = View<float>(logprob, {M}),
+                               .top_token = View<int32_t>(top, {M, W}),
+                               .top_logprob = View<float>(reinterpret_cast<float*>(top + M * W), {M, W})});
+                    };
+                  }});
 }
 
 KDELTA_GPU_BENCH(sample_device) {

@@ -35,13 +35,14 @@ struct Cut {
   __device__ __forceinline__ bool keeps(uint32_t k, int i) const { return k > key || (k == key && i <= id); }
 };
 
-inline constexpr int kBins = 2048;
+inline constexpr int kBins = 256;
 
 template <int kBlocks>
 struct RowShared {
   typename Team<kBlocks>::Shared team;
-  uint64_t bin[kBins];
+  uint64_t bin[2][kBins];  // in turn: one may be read by others while the next is filled
   uint64_t found[3];
+  uint64_t place[2];  // in turn
   double warp_sum[kWarps];
 };
 
@@ -52,34 +53,78 @@ class Row {
   __device__ Row(RowShared<kBlocks>& s, float* slice, int first, int count)
       : team(s.team), x(slice), begin(first), n(count), s_(s) {}
 
-  // The shortest prefix of the order whose weight is at least wanted(weight of all) (>= 1). weight(key, id) is the same
-  // for equal keys that weigh anything, and those are the lowest ids of their key. Three passes: 11, 11 and 10 bits.
-  template <class Weight, class Wanted>
-  __device__ Cut select(Weight&& weight, Wanted&& wanted) {
+  // Where the weight, added up from the first bin on, reaches `want`: the bin, the weight in front of it and its own.
+  struct Crossing {
+    int bin;
+    uint64_t before, here;
+  };
+  // elements(f) calls f(bin, weight) for the thread's share. wanted(weight of all) is cut to what there is.
+  template <class Elements, class Wanted>
+  __device__ Crossing cross(Elements&& elements, Wanted&& wanted) {
+    uint64_t* bin = s_.bin[bin_turn_];
+    bin_turn_ ^= 1;
+    for (int b = static_cast<int>(threadIdx.x); b < kBins; b += kThreads) bin[b] = 0;
+    __syncthreads();
+    elements([&](int b, uint64_t weight) {
+      if (weight != 0) add(bin + b, weight);
+    });
+    Team<kBlocks>::sync();
+    uint64_t mine = 0, total = 0;
+    const int b = static_cast<int>(threadIdx.x);
+    if (b < kBins)
+#pragma unroll
+      for (int r = 0; r < kBlocks; ++r) mine += Team<kBlocks>::peek(bin + b, r);
+    const uint64_t before = team.scan(mine, &total), want = min(wanted(total), total);
+    if (before < want && want <= before + mine)
+      s_.found[0] = static_cast<uint64_t>(b), s_.found[1] = before, s_.found[2] = mine;
+    __syncthreads();
+    const Crossing c{static_cast<int>(s_.found[0] & 255), s_.found[1], s_.found[2]};
+    __syncthreads();
+    return c;
+  }
+
+  // The shortest prefix of the order whose weight is at least wanted(weight of all). Keys below `floor` do not matter;
+  // weight(key, id) is the same for equal keys that weigh anything, and those are the lowest ids of their key.
+  template <class Weight>
+  __device__ Cut select(uint32_t floor, Weight&& weight, uint64_t wanted) {
     uint32_t prefix = 0;
-    uint64_t want = 0, before = 0, here = 0;
+    uint64_t want = wanted, here = 0;
 #pragma unroll 1
-    for (int level = 0; level < 3; ++level) {
-      const int shift = level == 0 ? 21 : level == 1 ? 10 : 0, bins = level == 2 ? 1024 : 2048;
-      for (int b = static_cast<int>(threadIdx.x); b < bins; b += kThreads) s_.bin[b] = 0;
-      __syncthreads();
-      for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
-        const uint32_t key = key_of(x[i]);
-        if (level > 0 && key >> (shift == 10 ? 21 : 10) != prefix) continue;
-        const uint64_t w = weight(key, begin + i);
-        if (w != 0)
-          atomicAdd(reinterpret_cast<unsigned long long*>(&s_.bin[key >> shift & (bins - 1)]),
-                    static_cast<unsigned long long>(w));
-      }
-      Team<kBlocks>::sync();
-      cross(bins, level == 0, wanted, want, before, here, prefix);
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      const Crossing c = cross(
+          [&](auto&& f) {
+            for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
+              const uint32_t key = key_of(x[i]);
+              if (key < floor || (shift < 24 && key >> (shift + 8 & 31) != prefix)) continue;
+              f(static_cast<int>(255 - (key >> shift & 255)), weight(key, begin + i));
+            }
+          },
+          [&](uint64_t) { return want; });
+      prefix = prefix << 8 | static_cast<uint32_t>(255 - c.bin);
+      want -= min(c.before, want - 1);
+      here = c.here;
     }
     const uint64_t each = weight(prefix, 0), ties = each == 0 ? 1 : here / each;
-    const uint64_t needed = each == 0 ? 1 : (want - before + each - 1) / each;
+    const uint64_t needed = each == 0 ? 1 : (want + each - 1) / each;
     if (needed >= ties) return {prefix, 0x7fffffff};
     const double place = static_cast<double>(needed) - 1;
-    return {prefix, locate([&](uint32_t key, int) { return key == prefix ? 1.0 : 0.0; },
-                           [&](double) { return place; })};
+    return {prefix,
+            locate([&](uint32_t key, int) { return key == prefix ? 1.0 : 0.0; }, [&](double) { return place; })};
+  }
+
+  // The k best tokens, k < vocabulary. `own`: the largest key of this thread, `largest`: of all. The k-th of the
+  // threads' is no larger than the k-th of all, and what lies below it need not be looked at.
+  __device__ Cut best(uint64_t k, uint32_t own, uint32_t largest) {
+    uint32_t floor = 0;
+    if (k <= kBlocks * kThreads / 4) {
+      constexpr int kShift = 16;  // 256 bins span two powers of two below the largest
+      const Crossing c = cross([&](auto&& f) { f(static_cast<int>(min(largest - own >> kShift, 255u)), 1); },
+                               [&](uint64_t) { return k; });
+      const uint32_t reach = static_cast<uint32_t>(c.bin + 1) << kShift;
+      if (c.bin < 255 && reach <= largest) floor = largest - reach;
+    }
+    return select(
+        floor, [](uint32_t, int) { return uint64_t{1}; }, k);
   }
 
   // The first id whose weight, added up by rising id, passes target(weight of all); the last that weighs anything when
@@ -94,7 +139,8 @@ class Row {
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
     if (lane == 0) s_.warp_sum[warp] = sum;
-    if (threadIdx.x == 0) s_.found[0] = static_cast<uint64_t>(int64_t{-1});
+    uint64_t* place = &s_.place[place_turn_];
+    place_turn_ ^= 1;
     __syncthreads();
     double mine = 0, all[kBlocks], total = 0;
 #pragma unroll
@@ -108,13 +154,11 @@ class Row {
     if (owner == Team<kBlocks>::rank()) {
       if (pass(s_.warp_sum, goal, before) == warp) {
         const int id = scan_warp(at, first, last, lane, goal, before);
-        if (lane == 0) s_.found[0] = static_cast<uint64_t>(static_cast<int64_t>(id));
+        if (lane == 0) *place = static_cast<uint64_t>(static_cast<int64_t>(id));
       }
     }
     Team<kBlocks>::sync();
-    const int id = owner < 0 ? -1 : static_cast<int>(static_cast<int64_t>(Team<kBlocks>::peek(&s_.found[0], owner)));
-    Team<kBlocks>::sync();  // nobody writes `found` again before all have read it
-    return id;
+    return owner < 0 ? -1 : static_cast<int>(static_cast<int64_t>(Team<kBlocks>::peek(place, owner)));
   }
 
   Team<kBlocks> team;
@@ -140,75 +184,50 @@ class Row {
     return found;
   }
 
+  // Sum of lower lanes and this one.
+  __device__ static double warp_scan(double x, int lane) {
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const double other = __shfl_up_sync(0xffffffffu, x, offset);
+      if (lane >= offset) x += other;
+    }
+    return x;
+  }
+  // In a warp's ids: first the lane whose ids hold the place, a run for each, then the id.
   template <class At>
   __device__ int scan_warp(At&& at, int first, int last, int lane, double goal, double before) {
+    const int each = (last - first + 31) / 32;
+    double mine = 0;
+    for (int i = 0; i < each; ++i) mine += at(first + lane * each + i);
+    const double sum = warp_scan(mine, lane);
+    const unsigned some = __ballot_sync(0xffffffffu, mine > 0);
+    const unsigned passed = __ballot_sync(0xffffffffu, mine > 0 && before + sum > goal);
+    if (some == 0) return -1;
+    const int owner = passed != 0 ? __ffs(static_cast<int>(passed)) - 1 : 31 - __clz(static_cast<int>(some));
+    before += __shfl_sync(0xffffffffu, sum - mine, owner);
     int fallback = -1;
-    for (int base = first; base < last; base += 32) {
-      const double w = at(base + lane);
-      double sum = w;
-#pragma unroll
-      for (int offset = 1; offset < 32; offset *= 2) {
-        const double other = __shfl_up_sync(0xffffffffu, sum, offset);
-        if (lane >= offset) sum += other;
-      }
-      const unsigned some = __ballot_sync(0xffffffffu, w > 0);
-      const unsigned passed = __ballot_sync(0xffffffffu, w > 0 && before + sum > goal);
-      if (passed != 0) return begin + base + __ffs(static_cast<int>(passed)) - 1;
-      if (some != 0) fallback = begin + base + 31 - __clz(static_cast<int>(some));
-      before += __shfl_sync(0xffffffffu, sum, 31);
+    for (int base = 0; base < each; base += 32) {
+      const int i = first + owner * each + base + lane;
+      const double w = base + lane < each ? at(i) : 0.0, part = warp_scan(w, lane);
+      const unsigned any = __ballot_sync(0xffffffffu, w > 0);
+      const unsigned here = __ballot_sync(0xffffffffu, w > 0 && before + part > goal);
+      const int start = begin + first + owner * each + base;
+      if (here != 0) return start + __ffs(static_cast<int>(here)) - 1;
+      if (any != 0) fallback = start + 31 - __clz(static_cast<int>(any));
+      before += __shfl_sync(0xffffffffu, part, 31);
     }
     return fallback;
   }
 
-  // The bin, from the top, in which the weight reaches `want`. Block r of the team adds up the r-th part of the bins.
-  template <class Wanted>
-  __device__ void cross(int bins, bool first_level, Wanted&& wanted, uint64_t& want, uint64_t& before, uint64_t& here,
-                        uint32_t& prefix) {
-    const int part = bins / kBlocks, each = (part + kThreads - 1) / kThreads;
-    const int from = static_cast<int>(threadIdx.x) * each, rank = Team<kBlocks>::rank();
-    const auto weight_of = [&](int j) {  // j-th bin of the part, from the top
-      uint64_t sum = 0;
-#pragma unroll
-      for (int r = 0; r < kBlocks; ++r) sum += Team<kBlocks>::peek(&s_.bin[bins - 1 - rank * part - j], r);
-      return sum;
-    };
-    uint64_t mine = 0, block = 0, all[kBlocks];
-    for (int j = from; j < min(from + each, part); ++j) mine += weight_of(j);
-    const uint64_t in_front = team.scan(mine, &block);
-    team.gather(block, all);
-    if (first_level) {
-      uint64_t total = 0;
-#pragma unroll
-      for (int r = 0; r < kBlocks; ++r) total += all[r];
-      want = wanted(total);
-    }
-    int owner = -1;
-    uint64_t sum = before, start = before;
-#pragma unroll
-    for (int r = 0; r < kBlocks; ++r) {
-      if (owner < 0 && sum + all[r] >= want && all[r] > 0) owner = r, start = sum;
-      sum += all[r];
-    }
-    if (owner == rank) {
-      uint64_t at = start + in_front;
-      for (int j = from; j < min(from + each, part) && at < want; ++j) {
-        const uint64_t w = weight_of(j);
-        if (at + w >= want) {
-          s_.found[0] = static_cast<uint64_t>(bins - 1 - rank * part - j);
-          s_.found[1] = at;
-          s_.found[2] = w;
-          break;
-        }
-        at += w;
-      }
-    }
-    Team<kBlocks>::sync();
-    prefix = prefix * static_cast<uint32_t>(bins) + static_cast<uint32_t>(Team<kBlocks>::peek(&s_.found[0], owner));
-    before = Team<kBlocks>::peek(&s_.found[1], owner);
-    here = Team<kBlocks>::peek(&s_.found[2], owner);
-    Team<kBlocks>::sync();
+  // Two words of 32 bits: such additions the memory does itself.
+  __device__ static void add(uint64_t* to, uint64_t x) {
+    auto* word = reinterpret_cast<uint32_t*>(to);
+    const auto low = static_cast<uint32_t>(x), high = static_cast<uint32_t>(x >> 32);
+    const uint32_t old = atomicAdd(word, low), carry = old + low < old ? 1 : 0;
+    if (high + carry != 0) atomicAdd(word + 1, high + carry);
   }
 
+  int bin_turn_ = 0, place_turn_ = 0;
   RowShared<kBlocks>& s_;
 };
 

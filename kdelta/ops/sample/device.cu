@@ -30,6 +30,7 @@ struct Params {
   Rows<int32_t> top_token;
   Rows<float> top_logprob;
   int V, W, slice;  // slice: ids of a block
+  bool aligned;     // slices of rows begin at 16 bytes
   int mass_bits;    // of the largest probability as an integer; the sum of V of them fits 63 bits
   DeviceWork w;
   int64_t first;  // row of the batch
@@ -55,6 +56,17 @@ __device__ __forceinline__ float settle(double x) {
   constexpr double kLargest = 3.4028234663852886e38;
   if (x == -INFINITY) return -INFINITY;
   return positive_zero(static_cast<float>(fmin(fmax(x, -kLargest), kLargest)));
+}
+
+// exp(d) of d <= 0. Exact to fp64 where a token has a sixteenth of the best one's probability; below that to 2^-23,
+// which shows in the sum of many at 1e-8.
+__device__ __forceinline__ double weight_of(double d) {
+  if (d > -2.75) return exp(d);
+  const double t = d * 1.4426950408889634;
+  if (!(t > -1000)) return d != d ? d : 0;
+  const double whole = rint(t);
+  const float rest = exp2f(static_cast<float>(t - whole));
+  return static_cast<double>(rest) * __hiloint2double((1023 + static_cast<int>(whole)) << 20, 0);
 }
 
 __device__ __forceinline__ bool penalises(const SampleDeviceRow& r) {
@@ -100,6 +112,7 @@ class Draw {
     for (int i = static_cast<int>(threadIdx.x); i < row_.n; i += kThreads) f(i);
   }
   __device__ uint64_t largest(uint64_t x) {
+    own_ = static_cast<uint32_t>(x >> 32);
     return row_.team.reduce(x, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
   }
   __device__ double sum(double x) {
@@ -108,24 +121,27 @@ class Draw {
 
   // Copies the slice; the largest, kUnusable with a NaN or +infinity.
   __device__ uint64_t load() {
-    constexpr int kTogether = 8;
     uint64_t best = 0;
-    for (int base = static_cast<int>(threadIdx.x); base < row_.n; base += kTogether * kThreads) {
-      float v[kTogether];
+    const auto take = [&](int i, float v) {
+      row_.x[i] = v = positive_zero(v);
+      const uint64_t packed = v < INFINITY ? pack(v, row_.begin + i) : kUnusable;
+      best = packed > best ? packed : best;
+    };
+    constexpr int kTogether = 8;
+    const float* from = raw_ + row_.begin;
+    const int tid = static_cast<int>(threadIdx.x), words = p_.aligned ? row_.n / 4 : 0;
+    for (int base = tid; base < words; base += kTogether * kThreads) {
+      float4 v[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j)
+        if (base + j * kThreads < words) v[j] = __ldcs(reinterpret_cast<const float4*>(from) + base + j * kThreads);
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        const int i = base + j * kThreads;
-        v[j] = i < row_.n ? raw_[row_.begin + i] : -INFINITY;
-      }
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const int i = base + j * kThreads;
-        if (i >= row_.n) continue;
-        row_.x[i] = v[j] = positive_zero(v[j]);
-        const uint64_t packed = v[j] < INFINITY ? pack(v[j], row_.begin + i) : kUnusable;
-        best = packed > best ? packed : best;
+        const int i = 4 * (base + j * kThreads);
+        if (i < 4 * words) take(i, v[j].x), take(i + 1, v[j].y), take(i + 2, v[j].z), take(i + 3, v[j].w);
       }
     }
+    for (int i = 4 * words + tid; i < row_.n; i += kThreads) take(i, from[i]);
     return largest(best);
   }
 
@@ -136,14 +152,12 @@ class Draw {
   // Log-probabilities of the raw logits: the normaliser, and the best tokens in order.
   __device__ void report() {
     double total = 0;
-    each([&](int i) { total += exp(static_cast<double>(row_.x[i]) - static_cast<double>(raw_best_)); });
+    each([&](int i) { total += weight_of(static_cast<double>(row_.x[i]) - static_cast<double>(raw_best_)); });
     log_total_ = log(sum(total));
     const int wanted = min(min(r_.top_logprobs, p_.W), p_.V);
     if (wanted <= 0) return;
     Cut cut;
-    if (wanted < p_.V)
-      cut = row_.select([](uint32_t, int) { return uint64_t{1}; },
-                        [&](uint64_t) { return static_cast<uint64_t>(wanted); });
+    if (wanted < p_.V) cut = row_.best(static_cast<uint64_t>(wanted), own_, key_of(raw_best_));
     // The list has an order only after the next step: every entry's place is the number of better ones.
     const auto stays = [&](int i) { return cut.keeps(key_of(row_.x[i]), row_.begin + i); };
     uint64_t mine = 0, all[kBlocks], block = 0;
@@ -239,23 +253,28 @@ class Draw {
 
   __device__ int draw(double best) {
     const double inverse = 1 / static_cast<double>(r_.temperature);
-    const auto probability = [&](uint32_t key) { return exp((static_cast<double>(value_of(key)) - best) * inverse); };
+    const auto probability = [&](uint32_t key) {
+      return weight_of((static_cast<double>(value_of(key)) - best) * inverse);
+    };
     Cut by_rank, by_mass;
     if (r_.top_k > 0 && r_.top_k < p_.V)
-      by_rank = row_.select([](uint32_t, int) { return uint64_t{1}; },
-                            [&](uint64_t) { return static_cast<uint64_t>(r_.top_k); });
+      by_rank = row_.best(static_cast<uint64_t>(r_.top_k), own_, key_of(static_cast<float>(best)));
     if (r_.top_p < 1) {
-      // As integers, so that a sum has no order. The resolution, 2^-44 of the best at 163,840 tokens, is that of the cut.
-      const double unit = static_cast<double>(uint64_t{1} << p_.mass_bits);
-      by_mass = row_.select(
-          [&](uint32_t key, int id) {
-            return by_rank.keeps(key, id) ? static_cast<uint64_t>(__double2ull_rn(probability(key) * unit))
-                                          : uint64_t{0};
-          },
-          [&](uint64_t total) {
-            const uint64_t part = __double2ull_ru(static_cast<double>(r_.top_p) * static_cast<double>(total));
-            return min(max(part, uint64_t{1}), total);
-          });
+      // As integers, so that a sum has no order. The resolution, 2^-44 of the best at 163,840 tokens, is that of the
+      // cut.
+      const double unit = static_cast<double>(uint64_t{1} << p_.mass_bits), part = static_cast<double>(r_.top_p);
+      const auto mass = [&](uint32_t key, int id) {
+        return by_rank.keeps(key, id) ? static_cast<uint64_t>(__double2ull_rn(probability(key) * unit)) : uint64_t{0};
+      };
+      uint64_t total = 0;
+      each([&](int i) { total += mass(key_of(row_.x[i]), row_.begin + i); });
+      total = row_.team.reduce(total, [](uint64_t a, uint64_t b) { return a + b; });
+      // What is rarer than an even share of the part to drop cannot be needed to reach top_p, even all of it together.
+      const double share = (1 - part) * (static_cast<double>(total) / unit) / p_.V * 0.999;
+      const double least = best + static_cast<double>(r_.temperature) * log(share);
+      const uint32_t floor = least > -3e38 ? key_of(positive_zero(__double2float_rd(least))) : 0;
+      const uint64_t wanted = max(__double2ull_ru(part * static_cast<double>(total)), 1ull);
+      by_mass = row_.select(max(floor, by_rank.key), mass, wanted);
     }
     const double least = static_cast<double>(r_.min_p);
     const double u = uniform(r_.seed, static_cast<uint64_t>(r_.output));
@@ -274,6 +293,7 @@ class Draw {
   int64_t m_;
   const float* raw_;
   float raw_best_ = 0;
+  uint32_t own_ = 0;  // key of the largest logit among this thread's
   double log_total_ = 0;
 };
 
@@ -292,9 +312,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 1 : 2) draw_rows(cons
   float* x = kBlocks == 1 ? p.w.x + (m - p.first) * p.V : slice;
   Row<kBlocks> row(shared, x, begin, n);
   Draw<kBlocks> draw(p, r, row, m);
-  for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < p.W; i += kBlocks * kThreads)
-    p.top_token.at(m)[i] = -1, p.top_logprob.at(m)[i] = 0;
-  Team<kBlocks>::sync();
+  const auto no_report = [&] {
+    for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < p.W; i += kBlocks * kThreads)
+      p.top_token.at(m)[i] = -1, p.top_logprob.at(m)[i] = 0;
+    if (p.W > 0) Team<kBlocks>::sync();
+  };
+  no_report();
   int token = -1;
   if (r.live != 0) {
     if (!places_are_right(p, r)) {
@@ -303,9 +326,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 1 : 2) draw_rows(cons
       token = draw.run();
     }
   }
-  if (token < 0)
-    for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < p.W; i += kBlocks * kThreads)
-      p.top_token.at(m)[i] = -1, p.top_logprob.at(m)[i] = 0;
+  if (token < 0) no_report();
   if (rank == 0 && threadIdx.x == 0) {
     p.token[m] = token;
     p.logprob[m] = token >= 0 && r.top_logprobs >= 0 ? draw.logprob(token) : 0;
@@ -340,6 +361,7 @@ void run(const Exec& ex, const SampleDeviceArgs& a, const SampleDeviceDesc& d, v
            .V = static_cast<int>(d.vocabulary),
            .W = static_cast<int>(d.most),
            .slice = static_cast<int>(slice_of(d.vocabulary, kBlocks)),
+           .aligned = reinterpret_cast<uintptr_t>(a.logits.data) % 16 == 0 && a.logits.stride[0] % 4 == 0,
            .mass_bits = 62 - static_cast<int>(std::bit_width(static_cast<uint64_t>(d.vocabulary))),
            .w = device_work(d, kBlocks, scratch),
            .faults = ex.faults};

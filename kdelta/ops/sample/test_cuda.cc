@@ -129,7 +129,8 @@ TEST(SampleCuda, AppendPutsTokensBehindHistoriesThatAreKept) {
     fill(rng);
     for (int64_t i = 0; i < 8; ++i) {
       SampleDeviceRow& r = m.row(i);
-      for (int64_t j = 0; j < r.prompt + r.output; ++j) m.history[400 + i * 50 + j % 50] = static_cast<int32_t>(rng() % 300);
+      for (int64_t j = 0; j < r.prompt + r.output; ++j)
+        m.history[400 + i * 50 + j % 50] = static_cast<int32_t>(rng() % 300);
       r.prompt %= 20, r.output %= 20;
       r.history = i == 7 ? m.history.size() - r.prompt - r.output : 400 + i * 50;  // no place behind the last
       r.kept = i % 4 != 3 || i == 7;
@@ -158,7 +159,7 @@ TEST(SampleCuda, ARowOfWrongPlacesOrIdsHasNoTokenRaisesItsFaultAndHarmsNobody) {
       if (kind == 0) r.bias = 30, r.bias_count = 3;
       if (kind == 1) r.banned = -1, r.banned_count = 1;
       if (kind == 2) r.history = 390, r.prompt = 11;
-      if (kind == 3) r.banned = 31, r.banned_count = 1;         // an id of 2^30
+      if (kind == 3) r.banned = 31, r.banned_count = 1;  // an id of 2^30
       if (kind == 4) r.history = 399, r.prompt = 0, r.output = 1;
     };
     m.c.reference = [&](const Exec& ex, const EffectCase::At& at) {
@@ -182,7 +183,8 @@ TEST(SampleCuda, RowsPast32BitOffsetsGiveTheTokensOfNearOnes) {
   for (int m = 0; m < 3; ++m)
     for (int64_t v = 0; v < kV; ++v) x[static_cast<size_t>(m * kV + v)] = static_cast<float>(rng() % 1000) * 0.01f;
   std::vector<SampleDeviceRow> rows(3, SampleDeviceRow{.top_p = 0.9f, .seed = 3, .live = 1});
-  Buffer far(kCuda, (2 * kFar + kV) * 4), near(kCuda, 3 * kV * 4), row(kCuda, 240), token(kCuda, 12), logprob(kCuda, 12);
+  Buffer far(kCuda, (2 * kFar + kV) * 4), near(kCuda, 3 * kV * 4), row(kCuda, 240), token(kCuda, 12),
+      logprob(kCuda, 12);
   CudaExec ex;
   for (const SampleDeviceVariant& variant : sample_device_variants()) {
     if (machine_refusal(variant, EffectCase::device_target()) != nullptr) continue;
@@ -191,7 +193,8 @@ TEST(SampleCuda, RowsPast32BitOffsetsGiveTheTokensOfNearOnes) {
     for (bool is_far : {false, true}) {
       const int64_t stride = is_far ? kFar : kV;
       auto* base = static_cast<float*>((is_far ? far : near).data());
-      for (int64_t m = 0; m < 3; ++m) copy_async(ex.stream(), base + m * stride, &x[static_cast<size_t>(m * kV)], kV * 4);
+      for (int64_t m = 0; m < 3; ++m)
+        copy_async(ex.stream(), base + m * stride, &x[static_cast<size_t>(m * kV)], kV * 4);
       copy_async(ex.stream(), row.data(), rows.data(), 240);
       sample_device(ex, {.logits = View<const float>(base, {3, kV}, {stride, 1}),
                          .rows = View<const SampleDeviceRow>(static_cast<SampleDeviceRow*>(row.data()), {3}),

@@ -106,6 +106,20 @@ TEST(SampleDevice, PackingAllocatesNothing) {
   EXPECT_EQ(allocations(), before);
 }
 
+TEST(SampleDevice, AClusterTakesWhatItsSharedMemoryHolds) {
+  SampleDeviceDesc d{.rows = 4, .vocabulary = 163840, .most = 0};
+  EXPECT_EQ(sample_device_cuda_cluster_refuse(d), nullptr);
+  d.vocabulary = 393216;
+  EXPECT_EQ(sample_device_cuda_cluster_refuse(d), nullptr);
+  ++d.vocabulary;
+  EXPECT_STREQ(sample_device_cuda_cluster_refuse(d), "a vocabulary of more than 393,216");
+  const int64_t four = sample_device_cuda_scratch(d);
+  d.rows = 64;
+  EXPECT_EQ(sample_device_cuda_scratch(d), 16 * four);
+  d.rows = 1000;
+  EXPECT_EQ(sample_device_cuda_scratch(d), 16 * four) << "more rows take turns";
+}
+
 TEST(SampleDeviceRefuses, WhatDoesNotFitByName) {
   TestExec ex;
   const std::vector<int32_t> ids(65, 1);
