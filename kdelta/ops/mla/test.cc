@@ -278,6 +278,52 @@ TEST(MlaChoice, TakesTheBestRowOfTheProcessor) {
   EXPECT_STREQ(choose("mla", mla_variants(), d, Options{}).name, "portable");
 }
 
+const MlaDesc kRelease{.target = {.device = DeviceKind::cuda, .cuda = CudaLevel::sm90a, .multiprocessors = 132},
+                       .tokens = 64,
+                       .heads = 32,
+                       .nope = 128,
+                       .rope = 64,
+                       .value = 128,
+                       .latent = 512,
+                       .max_len = 1,
+                       .max_context = 8192,
+                       .sequences = 64,
+                       .page_tokens = 64,
+                       .aligned = true,
+                       .activation = DType::bf16,
+                       .cache = DType::bf16,
+                       .weight = DType::bf16};
+
+TEST(MlaChoice, TensorCoresTakeTheWidthsOfTheReleasesInBf16AndNothingElse) {
+  EXPECT_EQ(mla_cuda_tensor_refuse(kRelease), nullptr);
+  auto with = [](auto change) {
+    MlaDesc d = kRelease;
+    change(d);
+    EXPECT_EQ(mla_cuda_portable_refuse(d), nullptr) << "the portable row takes it";
+    const char* reason = mla_cuda_tensor_refuse(d);
+    return std::string(reason == nullptr ? "" : reason);
+  };
+  EXPECT_EQ(with([](MlaDesc& d) { d.heads = 5, d.tokens = 9000, d.max_len = 9000; }), "");
+  EXPECT_EQ(with([](MlaDesc& d) { d.weight = DType::f8_e4m3; }), "queries, cache or kv_b in another format than bf16");
+  EXPECT_EQ(with([](MlaDesc& d) { d.activation = DType::f32; }), "queries, cache or kv_b in another format than bf16");
+  EXPECT_EQ(with([](MlaDesc& d) { d.latent = 256; }), "widths other than 128 + 64, 128 and 512");
+  EXPECT_EQ(with([](MlaDesc& d) { d.page_tokens = 48; }), "pages of no multiple of 32 tokens");
+  EXPECT_EQ(with([](MlaDesc& d) { d.aligned = false; }), "rows that do not begin at 16 bytes");
+}
+
+TEST(MlaScratch, OfTheCudaRowsGrowsWithEverySize) {
+  for (bool exact : {false, true})
+    for (auto* scratch : {&mla_cuda_portable_scratch, &mla_cuda_tensor_scratch})
+      for (int64_t MlaDesc::*size : {&MlaDesc::tokens, &MlaDesc::heads, &MlaDesc::max_context, &MlaDesc::sequences})
+        for (int64_t n = 1, before = 0; n < 5000; n += 1 + n / 9) {
+          MlaDesc d = kRelease;
+          d.exact = exact;
+          d.*size = n;
+          EXPECT_GE(scratch(d), before) << n;
+          before = scratch(d);
+        }
+}
+
 TEST(MlaPlanning, TouchesNothingAndPlansEnoughScratchForEveryVariant) {
   TestExec ex;
   MlaScene<float> scene({}, {{20, 2}}, 1);
