@@ -71,6 +71,8 @@ KDELTA_BENCH(mla) {
     // Few heads: the cache's bytes bound a step. Many: arithmetic does, 181 flops a byte at 96 heads.
     add_mla(variant, {2, 262144, 1, false}, read);
     for (int64_t H : {12, 32, 96}) add_mla(variant, {H, 8192, 1, false}, fma);
+    // A short context: what counts is that kv_b is read once, 25 MB.
+    for (int64_t len : {1, 4}) add_mla(variant, {96, 512, len, false}, read);
     add_mla(variant, {32, 8192, 1, true}, fma);
     add_mla(variant, {4, 0, 512, true}, fma);
     add_mla(variant, {4, 0, 2048, true}, fma);

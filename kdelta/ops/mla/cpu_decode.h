@@ -13,6 +13,18 @@ namespace kdelta {
 template <class V>
 inline constexpr int kMlaTile = V::kLanes == 16 ? 4 : 2;
 
+// One step reads each row of kv_b once, so each of its lines is asked for this many rows before it is needed: 1 KB
+// apart, rows are more streams than the processor follows by itself. Past the end nothing happens.
+inline constexpr int64_t kMlaRowsAhead = 8;
+
+// `count` elements of what lies kMlaRowsAhead rows behind.
+template <class W>
+KDELTA_INLINE void mla_fetch_weights(const W* row, int64_t ld, int64_t count) {
+  const uintptr_t ahead = reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(kMlaRowsAhead * ld) * sizeof(W);
+  for (uintptr_t i = 0; i < static_cast<uintptr_t>(count) * sizeof(W); i += 64)
+    __builtin_prefetch(reinterpret_cast<const void*>(ahead + i), 0, 3);
+}
+
 // qa[t, l..] += sum_r q[t, r] weight[r, l..] over up to 8 rows of W_UK in order; kVectors vectors of columns, the last
 // with n lanes.
 template <class V, int kTokens, int kVectors, class W>
@@ -25,6 +37,7 @@ KDELTA_INLINE void mla_absorb_tile(const W* weight, int64_t ld, int64_t rows, in
   for (int64_t r = 0; r < rows; ++r) {
     V x[kVectors];
     for (int v = 0; v < kVectors; ++v) x[v] = simd::load_lanes<V>(weight + r * ld + v * L, n);
+    mla_fetch_weights(weight + r * ld, ld, kVectors * L);
     for (int t = 0; t < kTokens; ++t)
       for (int v = 0; v < kVectors; ++v) sum[t][v] = V::fma(V::set1(q[t][r]), x[v], sum[t][v]);
   }
@@ -58,6 +71,7 @@ KDELTA_INLINE void mla_project_rows(const W* weight, int64_t ld, int64_t rows, i
   const auto step = [&](int64_t l, int64_t n) __attribute__((always_inline)) {
     V w[4];
     for (int r = 0; r < 4; ++r) w[r] = simd::load_lanes<V>(row[r] + l, n);
+    for (int r = 0; r < 4; ++r) mla_fetch_weights(row[r] + l, ld, lanes);
     for (int t = 0; t < kTokens; ++t) {
       const V x = simd::load_lanes<V>(lat + t * lat_step + l, n);
       for (int r = 0; r < 4; ++r) sum[t][r] = V::fma(x, w[r], sum[t][r]);
