@@ -135,6 +135,7 @@ class Row {
     const int share = (n + kThreads - 1) / kThreads * 32, first = min(warp * share, n), last = min(first + share, n);
     const auto at = [&](int i) { return i < last ? weight(key_of(x[i]), begin + i) : 0.0; };
     double sum = 0;
+#pragma unroll 4
     for (int i = first + lane; i < last; i += 32) sum += at(i);
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
@@ -152,10 +153,10 @@ class Row {
     double before = 0;
     const int owner = pass(all, goal, before);
     if (owner == Team<kBlocks>::rank()) {
-      if (pass(s_.warp_sum, goal, before) == warp) {
-        const int id = scan_warp(at, first, last, lane, goal, before);
-        if (lane == 0) *place = static_cast<uint64_t>(static_cast<int64_t>(id));
-      }
+      const int there = pass(s_.warp_sum, goal, before);
+      const int from = min(there * share, n), to = min(from + share, n);
+      __syncthreads();  // the sums are read
+      scan_block([&](int i) { return i < to ? weight(key_of(x[i]), begin + i) : 0.0; }, from, to, goal, before, place);
     }
     Team<kBlocks>::sync();
     return owner < 0 ? -1 : static_cast<int>(static_cast<int64_t>(Team<kBlocks>::peek(place, owner)));
@@ -193,30 +194,32 @@ class Row {
     }
     return x;
   }
-  // In a warp's ids: first the lane whose ids hold the place, a run for each, then the id.
+  // In the ids [first, last): first the warp that holds the place, then the lane, a run of ids for each, then the id.
+  // All of the block.
   template <class At>
-  __device__ int scan_warp(At&& at, int first, int last, int lane, double goal, double before) {
-    const int each = (last - first + 31) / 32;
+  __device__ void scan_block(At&& at, int first, int last, double goal, double before, uint64_t* place) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int each = (last - first + kThreads - 1) / kThreads, mine_from = first + static_cast<int>(threadIdx.x) * each;
     double mine = 0;
-    for (int i = 0; i < each; ++i) mine += at(first + lane * each + i);
+    for (int i = 0; i < each; ++i) mine += at(mine_from + i);
     const double sum = warp_scan(mine, lane);
+    if (lane == 31) s_.warp_sum[warp] = sum;
+    __syncthreads();
+    if (pass(s_.warp_sum, goal, before) != warp) return;
     const unsigned some = __ballot_sync(0xffffffffu, mine > 0);
     const unsigned passed = __ballot_sync(0xffffffffu, mine > 0 && before + sum > goal);
-    if (some == 0) return -1;
     const int owner = passed != 0 ? __ffs(static_cast<int>(passed)) - 1 : 31 - __clz(static_cast<int>(some));
-    before += __shfl_sync(0xffffffffu, sum - mine, owner);
-    int fallback = -1;
-    for (int base = 0; base < each; base += 32) {
-      const int i = first + owner * each + base + lane;
-      const double w = base + lane < each ? at(i) : 0.0, part = warp_scan(w, lane);
-      const unsigned any = __ballot_sync(0xffffffffu, w > 0);
-      const unsigned here = __ballot_sync(0xffffffffu, w > 0 && before + part > goal);
-      const int start = begin + first + owner * each + base;
-      if (here != 0) return start + __ffs(static_cast<int>(here)) - 1;
-      if (any != 0) fallback = start + 31 - __clz(static_cast<int>(any));
-      before += __shfl_sync(0xffffffffu, part, 31);
+    if (lane != owner) return;
+    before += sum - mine;
+    int id = -1;
+    for (int i = 0; i < each; ++i) {
+      const double w = at(mine_from + i);
+      if (w <= 0) continue;
+      id = begin + mine_from + i;
+      before += w;
+      if (before > goal) break;
     }
-    return fallback;
+    *place = static_cast<uint64_t>(static_cast<int64_t>(id));
   }
 
   // Two words of 32 bits: such additions the memory does itself.

@@ -58,15 +58,38 @@ __device__ __forceinline__ float settle(double x) {
   return positive_zero(static_cast<float>(fmin(fmax(x, -kLargest), kLargest)));
 }
 
-// exp(d) of d <= 0. Exact to fp64 where a token has a sixteenth of the best one's probability; below that to 2^-23,
-// which shows in the sum of many at 1e-8.
-__device__ __forceinline__ double weight_of(double d) {
-  if (d > -2.75) return exp(d);
-  const double t = d * 1.4426950408889634;
-  if (!(t > -1000)) return d != d ? d : 0;
-  const double whole = rint(t);
-  const float rest = exp2f(static_cast<float>(t - whole));
-  return static_cast<double>(rest) * __hiloint2double((1023 + static_cast<int>(whole)) << 20, 0);
+// exp((x - best) / temperature) for x <= best. To fp64 where a token has a sixteenth of the best one's probability;
+// below that to 2^-23, which shows in the sum of many at 1e-8, and 0 below 2^-126. There the exponent is a sum of two
+// fp32 numbers: fp64 instructions are what limits a row.
+class Weight {
+ public:
+  __device__ Weight(float best, float temperature) : best_(best), inverse_(1 / static_cast<double>(temperature)) {
+    constexpr float kLarge = 1e15f;
+    const double rate = inverse_ * 1.4426950408889634;
+    high_ = static_cast<float>(rate), low_ = static_cast<float>(rate - static_cast<double>(high_));
+    plain_ = fabsf(best) < kLarge && temperature < kLarge && temperature > 1 / kLarge;
+  }
+  __device__ __forceinline__ double operator()(float x) const {
+    const float d = __fsub_rn(x, best_), t = __fmul_rn(d, high_);  // no fused forms: what they lose comes below
+    if (!plain_ || t > -4) return exp((static_cast<double>(x) - static_cast<double>(best_)) * inverse_);
+    if (!(t > -126)) return 0;
+    const float back = d - x, lost = (x - (d - back)) - (best_ + back);  // of the difference
+    const float rest = fmaf(d, high_, -t) + fmaf(d, low_, lost * high_), whole = rintf(t);
+    const float fraction = exp2f((t - whole) + rest);
+    return static_cast<double>(fraction * __int_as_float((127 + static_cast<int>(whole)) << 23));
+  }
+
+ private:
+  float best_, high_, low_;
+  double inverse_;
+  bool plain_;
+};
+
+// p <= 1 as an integer of `bits` <= 52 bits behind the point, what lies below cut off.
+__device__ __forceinline__ uint64_t fixed_point(double p, int bits) {
+  const auto word = static_cast<uint64_t>(__double_as_longlong(p));
+  const int shift = 1075 - static_cast<int>(word >> 52) - bits;
+  return shift > 52 ? 0 : (word & ((uint64_t{1} << 52) - 1) | uint64_t{1} << 52) >> shift;
 }
 
 __device__ __forceinline__ bool penalises(const SampleDeviceRow& r) {
@@ -102,13 +125,14 @@ class Draw {
       if (best == kUnusable || value_of(best) == -INFINITY) return -1;
     }
     if (r_.temperature == 0) return id_of(best);
-    return draw(static_cast<double>(value_of(best)));
+    return draw(value_of(best));
   }
   __device__ float logprob(int token) const { return logprob_of(raw_[token]); }
 
  private:
   template <class F>
   __device__ void each(F&& f) const {
+#pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x); i < row_.n; i += kThreads) f(i);
   }
   __device__ uint64_t largest(uint64_t x) {
@@ -152,7 +176,8 @@ class Draw {
   // Log-probabilities of the raw logits: the normaliser, and the best tokens in order.
   __device__ void report() {
     double total = 0;
-    each([&](int i) { total += weight_of(static_cast<double>(row_.x[i]) - static_cast<double>(raw_best_)); });
+    const Weight weight(raw_best_, 1);
+    each([&](int i) { total += weight(row_.x[i]); });
     log_total_ = log(sum(total));
     const int wanted = min(min(r_.top_logprobs, p_.W), p_.V);
     if (wanted <= 0) return;
@@ -251,27 +276,24 @@ class Draw {
     __syncthreads();
   }
 
-  __device__ int draw(double best) {
-    const double inverse = 1 / static_cast<double>(r_.temperature);
-    const auto probability = [&](uint32_t key) {
-      return weight_of((static_cast<double>(value_of(key)) - best) * inverse);
-    };
+  __device__ int draw(float best) {
+    const Weight weight(best, r_.temperature);
+    const auto probability = [&](uint32_t key) { return weight(value_of(key)); };
     Cut by_rank, by_mass;
-    if (r_.top_k > 0 && r_.top_k < p_.V)
-      by_rank = row_.best(static_cast<uint64_t>(r_.top_k), own_, key_of(static_cast<float>(best)));
+    if (r_.top_k > 0 && r_.top_k < p_.V) by_rank = row_.best(static_cast<uint64_t>(r_.top_k), own_, key_of(best));
     if (r_.top_p < 1) {
       // As integers, so that a sum has no order. The resolution, 2^-44 of the best at 163,840 tokens, is that of the
       // cut.
       const double unit = static_cast<double>(uint64_t{1} << p_.mass_bits), part = static_cast<double>(r_.top_p);
       const auto mass = [&](uint32_t key, int id) {
-        return by_rank.keeps(key, id) ? static_cast<uint64_t>(__double2ull_rn(probability(key) * unit)) : uint64_t{0};
+        return by_rank.keeps(key, id) ? fixed_point(probability(key), p_.mass_bits) : 0;
       };
       uint64_t total = 0;
       each([&](int i) { total += mass(key_of(row_.x[i]), row_.begin + i); });
       total = row_.team.reduce(total, [](uint64_t a, uint64_t b) { return a + b; });
       // What is rarer than an even share of the part to drop cannot be needed to reach top_p, even all of it together.
       const double share = (1 - part) * (static_cast<double>(total) / unit) / p_.V * 0.999;
-      const double least = best + static_cast<double>(r_.temperature) * log(share);
+      const double least = static_cast<double>(best) + static_cast<double>(r_.temperature) * log(share);
       const uint32_t floor = least > -3e38 ? key_of(positive_zero(__double2float_rd(least))) : 0;
       const uint64_t wanted = max(__double2ull_ru(part * static_cast<double>(total)), 1ull);
       by_mass = row_.select(max(floor, by_rank.key), mass, wanted);
@@ -281,8 +303,8 @@ class Draw {
     return row_.locate(
         [&](uint32_t key, int id) {
           if (!by_rank.keeps(key, id) || !by_mass.keeps(key, id)) return 0.0;
-          const double weight = probability(key);
-          return weight >= least ? weight : 0.0;
+          const double p = probability(key);
+          return p >= least ? p : 0.0;
         },
         [&](double total) { return u * total; });
   }
@@ -362,7 +384,7 @@ void run(const Exec& ex, const SampleDeviceArgs& a, const SampleDeviceDesc& d, v
            .W = static_cast<int>(d.most),
            .slice = static_cast<int>(slice_of(d.vocabulary, kBlocks)),
            .aligned = reinterpret_cast<uintptr_t>(a.logits.data) % 16 == 0 && a.logits.stride[0] % 4 == 0,
-           .mass_bits = 62 - static_cast<int>(std::bit_width(static_cast<uint64_t>(d.vocabulary))),
+           .mass_bits = std::min(52, 62 - static_cast<int>(std::bit_width(static_cast<uint64_t>(d.vocabulary)))),
            .w = device_work(d, kBlocks, scratch),
            .faults = ex.faults};
   for (p.first = 0; p.first < d.rows; p.first += kMostRows) {
