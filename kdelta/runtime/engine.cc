@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kdelta/core/check.h"
+#include "kdelta/core/moves.h"
 
 namespace kdelta::runtime {
 
@@ -39,8 +40,6 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   if (device.kind != DeviceKind::cpu) {
     queue_ = std::make_unique<DeviceQueue>(device, plan_.aux_scratch);
     queue_->attach(exec_);
-    host_scratch_ = std::make_unique<Arena>(Device{}, plan_.host_scratch);
-    host_logits_ = std::make_unique<HostBuffer>(device, plan_.logits);
   }
   Stream* stream = exec_.stream;
   scratch_ = std::make_unique<Arena>(device, plan_.scratch - plan_.aux_scratch);
@@ -57,9 +56,7 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   exec_.threads = threads_.get();
   exec_.options = &config_.options;
   exec_.comm = config_.comm;
-  host_exec_ = exec_;
-  host_exec_.device = Device{};
-  if (queue_) host_exec_.stream = nullptr, host_exec_.aux = nullptr, host_exec_.scratch = host_scratch_.get();
+  if (queue_) sampler_ = std::make_unique<DeviceSampler>(exec_, capacity_.logit_rows, model.config().vocab_size);
   if (config.drafts > 0 && !drafter_) drafter_ = make_lookup_drafter();
   if (drafter_) drafter_->attach(exec_);
   const auto n = static_cast<size_t>(config.max_sequences), m = static_cast<size_t>(capacity_.logit_rows);
@@ -108,7 +105,7 @@ int64_t Engine::host_bytes(const EngineConfig& c) {
 }
 
 void Engine::observe(OpObserver* ops, TensorProbe* tensors) {
-  exec_.observer = host_exec_.observer = ops;
+  exec_.observer = ops;
   exec_.probe = tensors;
 }
 
@@ -129,9 +126,12 @@ void Engine::weights_changed(uint64_t model_id) {
   config_.model_id = model_id;
 }
 
-View<const float> Engine::last_logits() const {
+View<const float> Engine::last_logits() {
   const Shape shape{logit_rows_, model_.config().vocab_size};
-  return host_logits_ ? View<const float>(host_logits_->as<float>(), shape) : logits_.view<float>(shape);
+  if (!queue_) return logits_.view<float>(shape);
+  if (!host_logits_) host_logits_ = std::make_unique<HostBuffer>(config_.device, logits_.bytes());
+  copy_now(exec_.stream, host_logits_->data(), logits_.data(), shape.numel() * 4);
+  return {host_logits_->as<float>(), shape};
 }
 
 namespace {

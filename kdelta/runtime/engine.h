@@ -7,6 +7,7 @@
 
 #include "kdelta/core/graph.h"
 #include "kdelta/runtime/device_queue.h"
+#include "kdelta/runtime/device_sampler.h"
 #include "kdelta/runtime/drafter.h"
 #include "kdelta/runtime/engine_config.h"
 #include "kdelta/runtime/scheduler.h"
@@ -86,7 +87,7 @@ class Engine {
   void idle(const Bucket& bucket);
 
   // The logits of the last step [rows, vocabulary] and, per row, the request. For parity checks.
-  View<const float> last_logits() const;
+  View<const float> last_logits();
   // What the last step ran and why, for people. Filled only while explain(true).
   const std::string& explanation() const { return explanation_; }
   void explain(bool on) { explain_ = on; }
@@ -128,7 +129,6 @@ class Engine {
   void drop_saved(Request& r);
   void run_step();
   void forward(const Batch& b, const Bucket* bucket);
-  void fetch_logits();
   void drain();
   void capture_buckets();
   void sample_rows();
@@ -149,15 +149,14 @@ class Engine {
   EngineStats stats_;
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<DeviceQueue> queue_;  // null on the CPU, as the next two
-  std::unique_ptr<Arena> host_scratch_;
-  std::unique_ptr<HostBuffer> host_logits_;
+  std::unique_ptr<DeviceSampler> sampler_;
+  std::unique_ptr<HostBuffer> host_logits_;  // made when somebody asks for them
   std::unique_ptr<Arena> scratch_;
   std::unique_ptr<StatePool> pool_;
   std::unique_ptr<PrefixCache> prefixes_;
   std::unique_ptr<BatchBuilder> builder_;
   Buffer logits_;
-  Exec exec_;                  // where the model runs
-  Exec host_exec_;             // where tokens are drawn: the same on the CPU
+  Exec exec_;
   std::vector<Graph> graphs_;  // by bucket of the configuration
   RequestId next_id_ = 1;
 

@@ -32,12 +32,10 @@ std::vector<std::vector<AnyView>> planned_states(const LayerStates& layers, cons
   return all;
 }
 
-// Bytes of scratch, on a second queue of the device, and of the host where that is not the device.
+// Bytes of scratch, and of that on a second queue of the device.
 struct Scratch {
-  int64_t main = 0, aux = 0, host = 0;
-  void widen(const Scratch& o) {
-    main = std::max(main, o.main), aux = std::max(aux, o.aux), host = std::max(host, o.host);
-  }
+  int64_t main = 0, aux = 0;
+  void widen(const Scratch& o) { main = std::max(main, o.main), aux = std::max(aux, o.aux); }
 };
 
 // Those of one step, walked without touching memory by a team of the size that will run it.
@@ -45,7 +43,7 @@ Scratch walk(const Model& model, const EngineConfig& c, bool decode, OpObserver*
   const BatchCapacity capacity = batch_capacity(c);
   const auto states = planned_states(model.states(state_params(c)), pool_size(c));
   const bool cpu = c.device.kind == DeviceKind::cpu;
-  Arena arena = Arena::measuring(c.device), side = Arena::measuring(c.device), host_arena = Arena::measuring(Device{});
+  Arena arena = Arena::measuring(c.device), side = Arena::measuring(c.device);
   AuxQueue aux{.scratch = &side};
   Exec ex;
   ex.device = c.device;
@@ -59,11 +57,12 @@ Scratch walk(const Model& model, const EngineConfig& c, bool decode, OpObserver*
   model.forward(ex, BatchBuilder::planning(capacity, decode), states, c.activation, logits);
   std::vector<SampleRow> rows(static_cast<size_t>(capacity.logit_rows));
   std::vector<SampleResult> results(rows.size());
-  Exec host = ex;
-  host.device = Device{};
-  if (!cpu) host.scratch = &host_arena, host.aux = nullptr;
-  if (!c.all_logits) sample(host, {.logits = logits, .rows = rows, .results = results});
-  return {arena.peak(), side.peak(), host_arena.peak()};
+  if (c.all_logits) return {arena.peak(), side.peak()};
+  if (cpu)
+    sample(ex, {.logits = logits, .rows = rows, .results = results});
+  else
+    DeviceSampler::plan(ex, capacity.logit_rows, model.config().vocab_size);
+  return {arena.peak(), side.peak()};
 }
 
 // Views and buffers of the state pools, and what has one size: a bound, not a count.
@@ -180,12 +179,12 @@ MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t d
   for (const bool decode : {false, true}) scratch.widen(walk(model, config, decode, nullptr, threads));
   p.aux_scratch = device.kind == DeviceKind::cpu ? 0 : device_bytes(device, scratch.aux);
   p.scratch = device_bytes(device, scratch.main) + p.aux_scratch;
-  const int64_t logits = capacity.logit_rows * model.config().vocab_size * 4, batch = BatchBuilder::bytes(capacity);
-  p.logits = device_bytes(device, logits);
-  p.batch = device_bytes(device, batch);
+  p.logits = device_bytes(device, capacity.logit_rows * model.config().vocab_size * 4);
+  const bool cpu = device.kind == DeviceKind::cpu;
+  const int64_t batch = BatchBuilder::bytes(capacity), draws = cpu ? 0 : DeviceSampler::bytes(capacity.logit_rows);
+  p.batch = device_bytes(device, batch) + draws;
   p.host = Engine::host_bytes(config) + object_bytes(specs);
-  if (device.kind != DeviceKind::cpu) p.host += scratch.host + logits + batch;  // what is copied from and to the device
-  p.host_scratch = scratch.host;
+  if (!cpu) p.host += batch + draws;  // what is copied from and to the device
   p.drafter = drafter_bytes;
   p.saved = config.save_bytes;
   return p;

@@ -40,7 +40,6 @@ struct EngineConfig {
 struct MemoryPlan {
   int64_t slots = 0, pages = 0, scratch = 0, logits = 0, batch = 0, host = 0, drafter = 0, saved = 0;
   int64_t aux_scratch = 0;                     // of scratch: what work on a second queue of a CUDA device borrows
-  int64_t host_scratch = 0;                    // of host: what work beside a CUDA device borrows
   int64_t sequence_bytes = 0, page_bytes = 0;  // of one sequence's slots, drafts included, and of one page, all layers
   int64_t total() const { return slots + pages + scratch + logits + batch + host + drafter + saved; }
   // The part of it on the device, when that is not the CPU.
@@ -49,8 +48,8 @@ struct MemoryPlan {
 // The drafter's part is what it says of itself.
 MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t drafter_bytes = 0);
 // Walks one full step (all tokens of the budget prefilling, or one decode row per sequence) without touching memory.
-// The observer sees every op it would run; the return value is the scratch it needs. (On a CUDA device, which has to be
-// there, sampling borrows from the host beside it.)
+// The observer sees every op it would run; the return value is the scratch it needs. A CUDA device
+// has to be there.
 int64_t walk_step(const Model& model, const EngineConfig& config, bool decode, OpObserver* observer);
 
 // What the parts of the runtime derive from a configuration.

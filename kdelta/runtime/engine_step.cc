@@ -233,8 +233,9 @@ void Engine::run_step() {
     logit_rows_ = static_cast<int64_t>(builder_->logit_owner().size());
     note([this] { return builder_->explain(); });
     forward(b, bucket);
-    if (queue_) fetch_logits();
     if (!config_.all_logits) sample_rows();
+    if (queue_) queue_->finish();  // the one time that a step waits
+    if (queue_ && !sample_rows_.empty()) sampler_->collect(std::span(results_).first(sample_rows_.size()));
   } catch (const std::bad_alloc&) {
     return give_up(kNoMemory);
   } catch (const std::exception& e) {
@@ -261,12 +262,6 @@ void Engine::drain() {
   } catch (const Error&) {
     return;
   }
-}
-
-// The one synchronisation of a step.
-void Engine::fetch_logits() {
-  copy_async(*exec_.stream, host_logits_->data(), logits_.data(), logit_rows_ * model_.config().vocab_size * 4);
-  queue_->finish();
 }
 
 void Engine::idle(const Bucket& bucket) {
@@ -306,8 +301,12 @@ void Engine::sample_rows() {
          .output = std::span(r.output).first(before),
          .top_logprobs = r.options.top_logprobs});
   }
-  sample(host_exec_,
-         {.logits = last_logits(), .rows = sample_rows_, .results = std::span(results_).first(sample_rows_.size())});
+  const View<const float> logits = logits_.view<float>({logit_rows_, model_.config().vocab_size});
+  if (queue_) {
+    if (!sample_rows_.empty()) sampler_->enqueue(logits, sample_rows_);
+    return;
+  }
+  sample(exec_, {.logits = logits, .rows = sample_rows_, .results = std::span(results_).first(sample_rows_.size())});
 }
 
 void Engine::commit() {
