@@ -59,6 +59,8 @@ struct Exec {
   void show(std::string_view name, const AnyConstView& tensor) const {
     if (probe != nullptr && !planning) probe->on_tensor(name, layer, tensor, stream);
   }
+  // Whether work on `rows` rows is worth a second queue here.
+  bool overlaps(int64_t rows) const { return aux != nullptr && rows <= options->overlap_rows; }
   // At the end of a step or a capture: throws Error(internal) when a fork was never joined.
   void expect_joined() const;
 };

@@ -95,6 +95,8 @@ class Engine {
   // Sees every op and named tensor from now on; null: none.
   void observe(OpObserver* ops, TensorProbe* tensors);
 
+  // What was recorded of a bucket of the configuration; on a CUDA device.
+  const Graph& recorded(size_t bucket) const { return graphs_.at(bucket); }
   // Of the CUDA device it runs on; null on the CPU.
   Stream* stream() const { return exec_.stream; }
   // The threads its ops run on, for measurements between steps.

@@ -177,6 +177,15 @@ MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t d
   ThreadPool threads(config.options.threads);
   Scratch scratch;
   for (const bool decode : {false, true}) scratch.widen(walk(model, config, decode, nullptr, threads));
+  if (device.kind != DeviceKind::cpu) {  // small steps use two queues
+    EngineConfig small = config;
+    small.token_budget = std::min(config.token_budget, config.options.overlap_rows);
+    small.max_sequences = std::min(config.max_sequences, small.token_budget);
+    small.prefill_grid = 1;
+    small.buckets.clear();
+    for (const bool decode : {false, true})
+      if (small.token_budget > 0) scratch.widen(walk(model, small, decode, nullptr, threads));
+  }
   p.aux_scratch = device.kind == DeviceKind::cpu ? 0 : device_bytes(device, scratch.aux);
   p.scratch = device_bytes(device, scratch.main) + p.aux_scratch;
   p.logits = device_bytes(device, capacity.logit_rows * model.config().vocab_size * 4);

@@ -1,14 +1,37 @@
-// kdelta_gpu_engine_tests [GoogleTest flags]: the tests of whole engines, on the first CUDA device. It runs in the root
-// of the repository, whose checkpoints it reads.
+// kdelta_gpu_engine_tests [GoogleTest flags]: the tests of whole engines, on the first CUDA device.
+// kdelta_gpu_engine_tests --model=FOLDER [--parts=decode,prefill,profile] [--results=FILE] [--commit=HASH]: a model of
+// random weights, timed.
+// It runs in the root of the repository, whose checkpoints and configurations it reads.
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <exception>
+#include <string>
 
 #include "tests/e2e/support.h"
+#include "tests/gpu/model_bench.h"
 
 int main(int argc, char** argv) {
   std::printf("%s\n", kdelta::cuda_device_summary().c_str());
   if (kdelta::cuda_device_count() == 0) return 3;
+  kdelta::gpu_bench::ModelFlags flags;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    const size_t eq = arg.find('=');
+    const std::string key = arg.substr(0, eq), value = eq == std::string::npos ? "" : arg.substr(eq + 1);
+    if (key == "--model") flags.config = value;
+    if (key == "--parts") flags.parts = value;
+    if (key == "--results") flags.results = value;
+    if (key == "--commit") flags.commit = value;
+  }
+  if (!flags.config.empty()) {
+    try {
+      return kdelta::gpu_bench::run_model(flags);
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "kdelta_gpu_engine_tests: %s\n", e.what());
+      return 1;
+    }
+  }
   kdelta::test::test_device() = {kdelta::DeviceKind::cuda, 0};
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

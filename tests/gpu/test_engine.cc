@@ -82,6 +82,41 @@ TEST_P(CudaEngine, RecordedStepsGiveTheBitsOfStepsRunOpByOp) {
   }
 }
 
+// Two queues are one in order: same bits. In a recorded step they are a fork and a join for every layer that has
+// something to put aside.
+TEST_P(CudaEngine, WorkOnASecondQueueChangesNoBitAndIsJoinedInEveryLayer) {
+  std::vector<Answer> answers[2];
+  for (const int64_t rows : {0, 64}) {
+    runtime::EngineConfig c = engine_config(DType::bf16);
+    c.options.overlap_rows = rows;
+    c.max_sequences = 3;
+    c.buckets = {{1, 1}, {3, 1}};
+    runtime::Engine engine(*device_.model, c);
+    Crowd crowd(engine);
+    std::vector<runtime::RequestId> ids;
+    for (uint64_t i = 0; i < 4; ++i)
+      ids.push_back(crowd.submit(random_prompt(2 + 31 * static_cast<int64_t>(i), i), sampled(i, 20)));
+    crowd.run();
+    for (const auto id : ids) answers[rows > 0 ? 1 : 0].push_back(crowd[id]);
+
+    const std::vector<Graph::Edge> edges = engine.recorded(0).edges();
+    const size_t nodes = engine.recorded(0).nodes().size();
+    std::vector<int> out(nodes), in(nodes);
+    for (const Graph::Edge& e : edges) ++out[static_cast<size_t>(e.from)], ++in[static_cast<size_t>(e.to)];
+    const auto forks = std::count_if(out.begin(), out.end(), [](int n) { return n > 1; }),
+               joins = std::count_if(in.begin(), in.end(), [](int n) { return n > 1; });
+    int64_t layers = 0;
+    for (int64_t l = 0; l < device_.config.layers(); ++l) {
+      layers += device_.config.mixer[static_cast<size_t>(l)] == MixerKind::kda;
+      layers += device_.config.is_moe(l) && device_.config.moe.shared > 0;
+    }
+    EXPECT_EQ(forks, rows == 0 ? 0 : layers);
+    EXPECT_EQ(joins, rows == 0 ? 0 : layers);
+    EXPECT_EQ(std::count(out.begin(), out.end(), 0), 1) << "one tail";
+  }
+  for (size_t i = 0; i < answers[0].size(); ++i) EXPECT_TRUE(answers[0][i] == answers[1][i]) << "request " << i;
+}
+
 // A step is enqueued, waited for once, and every decode step of a bucket is one launch, whatever the mix before it.
 TEST_P(CudaEngine, PaddingAndCompanyOfABucketChangeNothing) {
   runtime::EngineConfig c = engine_config(DType::f32);
@@ -182,9 +217,9 @@ TEST(CudaEngineDoor, RandomWeightsAreThoseOfTheProcessor) {
 }
 
 TEST(CudaEngineDoor, WantOfDeviceMemoryIsToldBeforeAnyWork) {
-  LoadOptions o{.model = "models/tiny-k3", .device = "cuda", .max_sequences = 1 << 20};
-  o.token_budget = 1 << 20;
-  o.max_length = 1 << 14;
+  LoadOptions o{.model = "models/tiny-k3", .device = "cuda", .max_sequences = 20000};
+  o.token_budget = 20000;
+  o.max_length = 1 << 20;
   try {
     (void)Engine::load(o);
     FAIL() << "it loaded";

@@ -131,28 +131,31 @@ DType KdaLayer::decay_dtype(const AnyConstView& x) const {
   return c_.gate_form == KdaGateForm::composed ? DType::f32 : x.dtype;
 }
 
-KdaLayer::Inputs KdaLayer::project(const Exec& ex, const AnyConstView& x) const {
+KdaLayer::Inputs KdaLayer::take_inputs(const Exec& ex, const AnyConstView& x) const {
   const int64_t T = x.dim(0), P = c_.heads * c_.head_dim;
   const auto take = [&](int64_t width) { return ex.scratch->take(x.dtype, {T, width}); };
-  const Inputs in{.qkv = take(3 * P),
-                  .gate = take(g_.rows),
-                  .decay = ex.scratch->take(decay_dtype(x), {T, f_.rows}),
-                  .beta = ex.scratch->take<float>({T, c_.heads})};
-  const LinearPart parts[] = {{q_, in.qkv.columns(0, P)},
-                              {k_, in.qkv.columns(P, P)},
-                              {v_, in.qkv.columns(2 * P, P)},
-                              {g_, in.gate},
-                              {f_, in.decay},
-                              {b_, in.beta}};
-  project_runs(ex, x, parts);
+  Inputs in{.qkv = take(3 * P),
+            .gate = take(P),
+            .decay = ex.scratch->take(decay_dtype(x), {T, P}),
+            .beta = ex.scratch->take<float>({T, c_.heads})};
+  in.low_gate = c_.full_rank_gate ? in.gate : take(g_.rows);
+  in.low_decay = c_.gate_form == KdaGateForm::composed ? in.decay : take(f_.rows);
   return in;
 }
 
-// The second of a low-rank pair of projections.
-AnyView KdaLayer::expand(const Exec& ex, const AnyView& low, const Matrix& w) const {
-  const AnyView out = ex.scratch->take(low.dtype, {low.dim(0), w.rows});
-  linear(ex, {.x = low, .w = w, .out = out});
-  return out;
+// The second of the low-rank pairs of projections.
+void KdaLayer::expand_decay(const Exec& ex, const Inputs& in) const {
+  if (c_.gate_form == KdaGateForm::factored) linear(ex, {.x = in.low_decay, .w = f_b_, .out = in.decay});
+}
+void KdaLayer::expand_gate(const Exec& ex, const Inputs& in) const {
+  if (!c_.full_rank_gate) linear(ex, {.x = in.low_gate, .w = g_b_, .out = in.gate});
+}
+
+void KdaLayer::project_on_one_queue(const Exec& ex, const AnyConstView& x, const Inputs& in) const {
+  const int64_t P = c_.heads * c_.head_dim;
+  const LinearPart parts[] = {{q_, in.qkv.columns(0, P)}, {k_, in.qkv.columns(P, P)}, {v_, in.qkv.columns(2 * P, P)},
+                              {g_, in.low_gate},          {f_, in.low_decay},         {b_, in.beta}};
+  project_runs(ex, x, parts);
 }
 
 void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const AnyConstView& x,
@@ -168,18 +171,39 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
                       .n_decode = b.n_decode,
                       .max_len = b.max_len};
 
-  // q | k | v stay side by side from the projections through the convolution into the recurrence.
-  const Inputs in = project(ex, x);
+  // q | k | v stay side by side from the projections through the convolution into the recurrence. Beside them, where a
+  // second queue pays, run the projections that the recurrence reads as they are: f_a and f_b one behind the other, b,
+  // and g too unless it is stored as q, k and v are and of full rank; the bits are those of one queue.
+  const Inputs in = take_inputs(ex, x);
   const AnyView mixed = ex.scratch->take(x.dtype, {T, 3 * P});
-  short_conv(ex, {.x = in.qkv, .weight = conv_, .seq = seq, .state = state[1], .out = mixed});
+  const auto convolve = [&] {
+    short_conv(ex, {.x = in.qkv, .weight = conv_, .seq = seq, .state = state[1], .out = mixed});
+  };
+  const bool two_queues = ex.overlaps(T);
+  if (two_queues) {
+    const bool g_in_front = c_.full_rank_gate && alike(g_, q_);
+    const LinearPart front[] = {
+        {q_, in.qkv.columns(0, P)}, {k_, in.qkv.columns(P, P)}, {v_, in.qkv.columns(2 * P, P)}, {g_, in.low_gate}};
+    const LinearPart beside[] = {{f_, in.low_decay}, {b_, in.beta}, {g_, in.low_gate}};
+    Fork side(ex);
+    project_runs(side, x, std::span(beside).first(g_in_front ? 2 : 3));
+    expand_decay(side, in);
+    expand_gate(side, in);
+    project_runs(ex, x, std::span(front).first(g_in_front ? 4 : 3));
+    convolve();
+    side.join();
+  } else {
+    project_on_one_queue(ex, x, in);
+    convolve();
+    expand_decay(ex, in);
+  }
 
   // beta stays raw: its sigmoid is taken once, in fp32, by the recurrence.
-  const AnyView decay = c_.gate_form == KdaGateForm::composed ? in.decay : expand(ex, in.decay, f_b_);
   const AnyView core = ex.scratch->take(x.dtype, {T, P}).split_last(H, K);
   kda(ex, {.q = mixed.columns(0, P).split_last(H, K),
            .k = mixed.columns(P, P).split_last(H, K),
            .v = mixed.columns(2 * P, P).split_last(H, K),
-           .gate = decay.split_last(H, K),
+           .gate = in.decay.split_last(H, K),
            .beta = in.beta,
            .a_log = a_log_,
            .dt_bias = View<const float>(dt_bias_.data, {H, K}),
@@ -191,10 +215,13 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
            .records = state.size() > 2 ? state[2].as<float>() : View<float>(),
            .out = core});
 
-  const AnyView gate = c_.full_rank_gate ? in.gate : expand(ex, in.gate, g_b_);
-  gated_norm(
-      ex,
-      {.x = core, .gate = gate.split_last(H, K), .weight = o_norm_, .eps = c_.norm_eps, .live = b.live(), .out = core});
+  if (!two_queues) expand_gate(ex, in);
+  gated_norm(ex, {.x = core,
+                  .gate = in.gate.split_last(H, K),
+                  .weight = o_norm_,
+                  .eps = c_.norm_eps,
+                  .live = b.live(),
+                  .out = core});
   linear_over_ranks(ex, AnyConstView(core.data, core.dtype, {T, P}), o_, addend, out);
 }
 

@@ -32,14 +32,17 @@ class KdaLayer final : public Mixer {
               StateView state) const override;
 
  private:
-  // What x is multiplied by, and where that goes.
+  // Where the projections of x go.
   struct Inputs {
-    AnyView qkv, gate, decay;  // gate and decay: the values themselves, or the low-rank inputs of g_b and f_b
+    AnyView qkv, gate, decay;
     View<float> beta;
+    AnyView low_gate, low_decay;  // what g_b and f_b take; of a gate of full rank, or composed, the values themselves
   };
   DType decay_dtype(const AnyConstView& x) const;
-  Inputs project(const Exec& ex, const AnyConstView& x) const;
-  AnyView expand(const Exec& ex, const AnyView& low, const Matrix& w) const;
+  Inputs take_inputs(const Exec& ex, const AnyConstView& x) const;
+  void project_on_one_queue(const Exec& ex, const AnyConstView& x, const Inputs& in) const;
+  void expand_decay(const Exec& ex, const Inputs& in) const;
+  void expand_gate(const Exec& ex, const Inputs& in) const;
 
   KdaLayerConfig c_;
   Matrix q_, k_, v_, b_, o_;

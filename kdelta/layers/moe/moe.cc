@@ -1,5 +1,7 @@
 #include "kdelta/layers/moe/moe.h"
 
+#include <optional>
+
 #include "kdelta/ops/all_reduce/all_reduce.h"
 #include "kdelta/ops/grouped_linear/grouped_linear.h"
 #include "kdelta/ops/linear/linear.h"
@@ -112,9 +114,10 @@ AnyView Moe::run_experts(const Exec& ex, const Routing& r, const AnyConstView& z
 }
 
 void Moe::sum_routed(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& z,
-                     const AnyConstView& addend, const AnyView& out) const {
+                     const AnyConstView& addend, const AnyView& out, Fork* beside) const {
   const Routing r = route(ex, b, x);
   const AnyView y = run_experts(ex, r, z);
+  if (beside != nullptr) beside->join();
   moe_combine(ex, {.y = y, .position = r.position, .weight = r.weight, .addend = addend, .out = out});
 }
 
@@ -124,16 +127,19 @@ void Moe::forward(const Exec& ex, const Batch& b, const AnyConstView& x, const A
   Arena::Scope scope(*ex.scratch);
   const int64_t T = x.dim(0);
   AnyConstView rest = addend;  // what the routed sum is added to
+  std::optional<Fork> beside;  // where the shared experts run, if not in front of the routed ones
   if (shared_) {
     const AnyView shared = ex.scratch->take(x.dtype, {T, c_.hidden});
-    shared_->forward(ex, b, x, addend, shared);
+    if (ex.overlaps(T)) beside.emplace(ex);
+    shared_->forward(beside ? beside->exec() : ex, b, x, addend, shared);
     rest = shared;
   }
-  if (c_.latent == 0) return sum_routed(ex, b, x, x, rest, out);
+  if (c_.latent == 0) return sum_routed(ex, b, x, x, rest, out, beside ? &*beside : nullptr);
   const AnyView z = ex.scratch->take(x.dtype, {T, c_.latent});
   linear(ex, {.x = x, .w = latent_down_, .out = z});
   sum_routed(ex, b, x, z, {}, z);
   if (c_.latent_norm) norm(ex, {.x = z, .weight = latent_norm_, .out = z, .eps = c_.norm_eps});
+  if (beside) beside->join();
   linear(ex, {.x = z, .w = latent_up_, .addend = rest, .out = out});
 }
 

@@ -38,8 +38,9 @@ class Moe final : public Ffn {
   struct Routing;
   int64_t held() const { return c_.held > 0 ? c_.held : c_.experts; }
   // The weighted sum over the experts of this rank, in out's dtype.
+  // `addend` may still be made on the queue of `beside`, which is joined before it is read; null: it is there.
   void sum_routed(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& z,
-                  const AnyConstView& addend, const AnyView& out) const;
+                  const AnyConstView& addend, const AnyView& out, Fork* beside = nullptr) const;
   void forward_over_ranks(const Exec& ex, const Batch& b, const AnyConstView& x, const AnyConstView& addend,
                           const AnyView& out) const;
   Routing route(const Exec& ex, const Batch& b, const AnyConstView& x) const;

@@ -1,0 +1,287 @@
+#include "tests/gpu/model_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+#include "kdelta/core/moves.h"
+#include "kdelta/model/load.h"
+#include "kdelta/runtime/engine.h"
+
+namespace kdelta::gpu_bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kContext = 8192;
+constexpr Device kDevice{DeviceKind::cuda, 0};
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double quantile(std::vector<double> v, double q) {
+  std::sort(v.begin(), v.end());
+  return v[static_cast<size_t>(q * static_cast<double>(v.size() - 1))];
+}
+
+std::vector<int32_t> prompt_of(int64_t tokens, uint64_t seed, int64_t vocabulary) {
+  std::mt19937_64 rng(seed);
+  std::vector<int32_t> ids(static_cast<size_t>(tokens));
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng() % static_cast<uint64_t>(vocabulary));
+  return ids;
+}
+
+runtime::EngineConfig config_for(int64_t sequences, int64_t length) {
+  runtime::EngineConfig c;
+  c.device = kDevice;
+  c.max_sequences = sequences;
+  c.token_budget = std::max<int64_t>(8192, sequences);
+  c.max_length = length;
+  c.options.threads = 4;
+  return c;
+}
+
+runtime::RequestOptions greedy(int64_t tokens) {
+  runtime::RequestOptions o;
+  o.sampling.temperature = 0;
+  o.max_tokens = tokens;
+  return o;
+}
+
+class Bytes final : public OpObserver {
+ public:
+  void on_op(std::string_view, std::string_view, const Cost& cost) override {
+    bytes += cost.bytes, flops += cost.flops;
+  }
+  double bytes = 0, flops = 0;
+};
+
+// Device bandwidth of reads and writes of much memory, for percents.
+double copy_rate() {
+  constexpr int64_t kBytes = int64_t{2} << 30;
+  Buffer a(kDevice, kBytes), b(kDevice, kBytes);
+  Stream stream(kDevice);
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    Event begin(kDevice, Event::Timing::on), end(kDevice, Event::Timing::on);
+    stream.record(begin);
+    const Move move{b.data(), a.data(), kBytes};
+    copy_async(stream, move.to, move.from, move.bytes);
+    stream.record(end);
+    best = std::min(best, seconds_between(begin, end));
+  }
+  return 2 * static_cast<double>(kBytes) / best;
+}
+
+// Distinct experts per layer of a step.
+class Experts final : public TensorProbe {
+ public:
+  void on_tensor(std::string_view name, int layer, const AnyConstView& tensor, Stream* stream) override {
+    if (name != "router_idx") return;
+    std::vector<char> memory;
+    const AnyConstView ids = host_copy(stream, tensor, memory);
+    for (int64_t t = 0; t < ids.dim(0); ++t)
+      for (int64_t i = 0; i < ids.dim(1); ++i) seen_[layer].insert(ids.at<const int32_t>(t)[i]);
+  }
+  double mean() const {
+    double sum = 0;
+    for (const auto& [layer, ids] : seen_) sum += static_cast<double>(ids.size());
+    return seen_.empty() ? 0 : sum / static_cast<double>(seen_.size());
+  }
+
+ private:
+  std::map<int, std::set<int32_t>> seen_;
+};
+
+// Time of every op of a step that runs op by op, by marks between them.
+class Timeline final : public OpObserver {
+ public:
+  explicit Timeline(Stream& stream) : stream_(stream) {}
+  void on_op(std::string_view op, std::string_view variant, const Cost& cost) override {
+    mark(std::string(op) + ":" + std::string(variant), cost.bytes);
+  }
+  void mark(const std::string& name, double bytes) {
+    marks_.push_back(std::make_unique<Event>(kDevice, Event::Timing::on));
+    stream_.record(*marks_.back());
+    names_.emplace_back(name, bytes);
+  }
+  Json table() {
+    mark("end", 0);
+    struct Sum {
+      double seconds = 0, bytes = 0;
+      int calls = 0;
+    };
+    std::map<std::string, Sum> sums;
+    for (size_t i = 0; i + 1 < marks_.size(); ++i) {
+      Sum& s = sums[names_[i].first];
+      s.seconds += seconds_between(*marks_[i], *marks_[i + 1]), s.bytes += names_[i].second, ++s.calls;
+    }
+    std::vector<std::pair<std::string, Sum>> order(sums.begin(), sums.end());
+    std::sort(order.begin(), order.end(),
+              [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+    Json rows = Json::array();
+    for (const auto& [name, s] : order) {
+      rows.push_back(
+          {{"op", name}, {"calls", s.calls}, {"us", s.seconds * 1e6}, {"gb_per_s", s.bytes / s.seconds * 1e-9}});
+      std::printf("    %-36s %4d calls %10.1f us %8.0f GB/s\n", name.c_str(), s.calls, s.seconds * 1e6,
+                  s.bytes / s.seconds * 1e-9);
+    }
+    return rows;
+  }
+
+ private:
+  Stream& stream_;
+  std::vector<std::unique_ptr<Event>> marks_;
+  std::vector<std::pair<std::string, double>> names_;
+};
+
+class ModelBench {
+ public:
+  explicit ModelBench(const ModelFlags& flags) : flags_(flags) {
+    const auto begin = Clock::now();
+    model_ = load_model(flags.config, LoadFormat::config_only);
+    place_weights(model_, kDevice, {}, {});
+    out_["config"] = flags.config;
+    out_["weight_bytes"] = DeviceWeights::bytes(model_.model->weights());
+    out_["fill_seconds"] = seconds_since(begin);
+    rate_ = copy_rate();
+    out_["copy_gb_per_s"] = rate_ * 1e-9;
+    std::printf("%s: %.1f GB of weights in %.1f s, copies at %.0f GB/s\n", flags.config.c_str(),
+                static_cast<double>(out_["weight_bytes"].get<int64_t>()) * 1e-9, out_["fill_seconds"].get<double>(),
+                rate_ * 1e-9);
+  }
+
+  // The state of one prompt of the full context, of which every sequence gets a copy on pages of its own.
+  runtime::StateImage context_state() {
+    runtime::Engine engine(*model_.model, config_for(1, kContext + 256));
+    const auto id = engine.submit(prompt_of(kContext, 1, vocabulary()), greedy(200));
+    bool first = false;
+    while (!first) engine.step([&](const runtime::TokenEvent&) { first = true; });
+    return engine.export_state(id);
+  }
+
+  void decode() {
+    const runtime::StateImage image = context_state();
+    out_["decode"] = Json::array();
+    for (const int64_t batch : {1, 8, 64}) {
+      for (const bool recorded : {true, false}) {
+        runtime::EngineConfig c = config_for(batch, kContext + 256);
+        c.buckets = {{batch, 1}};
+        runtime::Engine engine(*model_.model, c);
+        for (int64_t i = 0; i < batch; ++i) {
+          runtime::StateImage own = image;
+          own.output.back() = static_cast<int32_t>(i * 977 % vocabulary());  // rows that go different ways
+          (void)engine.import_state(own);
+        }
+        Bytes nobody;
+        if (!recorded) engine.observe(&nobody, nullptr);
+        for (int i = 0; i < 5; ++i) engine.step([](const runtime::TokenEvent&) {});
+        std::vector<double> times;
+        for (int i = 0; i < 40; ++i) {
+          const auto begin = Clock::now();
+          engine.step([](const runtime::TokenEvent& e) {
+            if (e.error != nullptr) std::printf("error: %s\n", e.error->c_str());
+          });
+          times.push_back(seconds_since(begin));
+        }
+        const double median = quantile(times, 0.5);
+        runtime::EngineConfig walked = config_for(batch, kContext + 256);
+        Bytes bytes;
+        (void)runtime::walk_step(*model_.model, walked, true, &bytes);
+        Experts experts;
+        engine.observe(nullptr, &experts);
+        engine.step([](const runtime::TokenEvent&) {});
+        Json row = {{"batch", batch},
+                    {"context", kContext},
+                    {"recorded", recorded},
+                    {"step_us", median * 1e6},
+                    {"p10_us", quantile(times, 0.1) * 1e6},
+                    {"p90_us", quantile(times, 0.9) * 1e6},
+                    {"tokens_per_s", static_cast<double>(batch) / median},
+                    {"percent_of_copy_rate", 100 * bytes.bytes / rate_ / median},
+                    {"distinct_experts", experts.mean()}};
+        std::printf("  decode batch %3lld %-9s %9.1f us (%.1f to %.1f)  %8.1f tok/s  %4.1f %% of copy  %.1f experts\n",
+                    static_cast<long long>(batch), recorded ? "recorded" : "op by op", median * 1e6,
+                    row["p10_us"].get<double>(), row["p90_us"].get<double>(), row["tokens_per_s"].get<double>(),
+                    row["percent_of_copy_rate"].get<double>(), experts.mean());
+        if (!recorded && flags_.parts.find("profile") != std::string::npos) {
+          Timeline timeline(*engine.stream());
+          engine.observe(&timeline, nullptr);
+          engine.step([](const runtime::TokenEvent&) {});
+          row["profile"] = timeline.table();
+        }
+        out_["decode"].push_back(row);
+        std::fflush(stdout);
+      }
+    }
+  }
+
+  void prefill() {
+    out_["prefill"] = Json::array();
+    for (const int64_t tokens : {1024, 8192, 32768, 131072}) {
+      runtime::Engine engine(*model_.model, config_for(1, tokens + 64));
+      double best = 1e9, worst = 0;
+      for (int i = 0; i < (tokens <= 8192 ? 4 : 2); ++i) {
+        (void)engine.submit(prompt_of(tokens, static_cast<uint64_t>(i), vocabulary()), greedy(1));
+        const auto begin = Clock::now();
+        while (engine.step([](const runtime::TokenEvent& e) {
+          if (e.error != nullptr) std::printf("error: %s\n", e.error->c_str());
+        })) {
+        }
+        const double t = seconds_since(begin);
+        if (i > 0 || tokens > 8192) best = std::min(best, t), worst = std::max(worst, t);
+      }
+      Json row = {{"tokens", tokens},
+                  {"seconds", best},
+                  {"worst", worst},
+                  {"tokens_per_s", static_cast<double>(tokens) / best}};
+      std::printf("  prefill %6lld  %9.2f ms (worst %.2f)  %9.0f tok/s\n", static_cast<long long>(tokens), best * 1e3,
+                  worst * 1e3, static_cast<double>(tokens) / best);
+      if (tokens == 8192 && flags_.parts.find("profile") != std::string::npos) {
+        Timeline timeline(*engine.stream());
+        engine.observe(&timeline, nullptr);
+        (void)engine.submit(prompt_of(tokens, 9, vocabulary()), greedy(1));
+        engine.step([](const runtime::TokenEvent&) {});
+        row["profile"] = timeline.table();
+      }
+      out_["prefill"].push_back(row);
+      std::fflush(stdout);
+      if (best > 20) break;  // four times as many would take minutes
+    }
+  }
+
+  const Json& result() const { return out_; }
+
+ private:
+  int64_t vocabulary() const { return model_.config.vocab_size; }
+  const ModelFlags& flags_;
+  LoadedModel model_;
+  double rate_ = 0;
+  Json out_;
+};
+
+}  // namespace
+
+int run_model(const ModelFlags& flags) {
+  ModelBench bench(flags);
+  const auto wanted = [&](const char* part) { return flags.parts.find(part) != std::string::npos; };
+  if (wanted("decode")) bench.decode();
+  if (wanted("prefill")) bench.prefill();
+  if (flags.results.empty()) return 0;
+  const DeviceProperties& p = device_properties(kDevice);
+  const Json file = {{"machine", {{"gpu", p.name}, {"multiprocessors", p.multiprocessors}}},
+                     {"commit", flags.commit},
+                     {"command", "kdelta_gpu_engine_tests --model=" + flags.config},
+                     {"model", bench.result()}};
+  std::ofstream(flags.results) << file.dump(1) << "\n";
+  return 0;
+}
+
+}  // namespace kdelta::gpu_bench

@@ -1,0 +1,16 @@
+// A whole model of random weights on the device: prefill and decode, against what its bytes would take.
+#pragma once
+
+#include <string>
+
+namespace kdelta::gpu_bench {
+
+struct ModelFlags {
+  std::string config;   // directory with a config.json
+  std::string results;  // file to write; empty: none
+  std::string commit = "unknown";
+  std::string parts = "decode,prefill,profile";
+};
+int run_model(const ModelFlags& flags);
+
+}  // namespace kdelta::gpu_bench
