@@ -1,8 +1,8 @@
 # kdelta_add_folder(kdelta_io LINK kdelta_core TESTS test_io): a static library of every source of this folder and of the named
 # SUBFOLDERS; test*.cc become one GoogleTest program, which also
-# runs under the sanitizers.
+# runs under the sanitizers, but for the cases of BUT (kdelta_add_test).
 function(kdelta_add_folder library)
-  cmake_parse_arguments(ARG "" "TESTS" "LINK;PRIVATE_LINK;SUBFOLDERS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TESTS;BUT" "LINK;PRIVATE_LINK;SUBFOLDERS" ${ARGN})
   set(patterns "*.cc")
   foreach(sub ${ARG_SUBFOLDERS})
     list(APPEND patterns "${sub}/*.cc")
@@ -15,7 +15,7 @@ function(kdelta_add_folder library)
   set_target_properties(${library} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${library} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK})
   if(KDELTA_BUILD_TESTS AND tests)
-    kdelta_add_test(${ARG_TESTS} ${tests} SANITIZED)
+    kdelta_add_test(${ARG_TESTS} ${tests} SANITIZED BUT "${ARG_BUT}")
     target_link_libraries(${ARG_TESTS} PRIVATE ${library} ${ARG_PRIVATE_LINK})
   endif()
   if(KDELTA_BUILD_FUZZERS)

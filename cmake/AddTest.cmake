@@ -1,11 +1,12 @@
-# kdelta_add_test(test_name source... [SANITIZED]): a GoogleTest program whose cases ctest knows one by one. SANITIZED ones are also
-# what ./test --sanitize builds and runs.
+# kdelta_add_test(test_name source... [SANITIZED [BUT filter]]): a GoogleTest program whose cases ctest knows one by one. SANITIZED
+# ones are also what ./test --sanitize builds and runs, but for the cases that `filter` (of GoogleTest) names: long ones that ask for
+# numbers, meaning or time, where memory and threads have shorter ones.
 include(GoogleTest)
 if(NOT TARGET sanitized_tests)
   add_custom_target(sanitized_tests)
 endif()
 function(kdelta_add_test name)
-  cmake_parse_arguments(ARG "SANITIZED" "" "" ${ARGN})
+  cmake_parse_arguments(ARG "SANITIZED" "BUT" "" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE kdelta_flags kdelta_test_support GTest::gtest GTest::gmock GTest::gtest_main)
   # Tests are not what is measured: cheaper to compile, and checks stay on.
@@ -15,6 +16,12 @@ function(kdelta_add_test name)
     set(label sanitized)
     add_dependencies(sanitized_tests ${name})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT 600 LABELS ${label} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set(discovery DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set(properties TIMEOUT 600)
+  if(ARG_BUT)
+    gtest_discover_tests(${name} ${discovery} TEST_FILTER -${ARG_BUT} TEST_LIST ${name}_most PROPERTIES ${properties} LABELS ${label})
+    gtest_discover_tests(${name} ${discovery} TEST_FILTER ${ARG_BUT} TEST_LIST ${name}_rest PROPERTIES ${properties} LABELS plain)
+  else()
+    gtest_discover_tests(${name} ${discovery} PROPERTIES ${properties} LABELS ${label})
+  endif()
 endfunction()
