@@ -13,7 +13,10 @@ namespace kdelta {
 struct Options {
   IsaLevel isa = detect_isa();                            // upper limit for choose(); lower it to test older processors
   std::map<std::string, std::string, std::less<>> force;  // op name -> variant name
-  int threads = 0;                                        // 0: every available CPU
+  // On CUDA too the bits of an answer depend on its own inputs alone, never on how many rows are computed beside it, at
+  // some cost in time. The CPU is always exact.
+  bool exact = false;
+  int threads = 0;  // 0: every available CPU
   // CUDA: in steps of at most so many rows a layer puts projections that need not wait for one another on two queues;
   // in larger ones each fills the device alone. 0: never. No bit depends on it.
   int64_t overlap_rows = 64;

@@ -58,6 +58,19 @@ void EffectCase::prepare(uint64_t seed, const Exec& reference_exec, Stream& stre
   }
 }
 
+void EffectCase::upload(Stream& stream) {
+  for (const auto& a : arrays_) {
+    a->save_before();
+    a->upload(stream);
+  }
+  stream.synchronize();
+}
+
+void EffectCase::download(Stream& stream) {
+  for (const auto& a : arrays_) a->download(stream);
+  stream.synchronize();
+}
+
 void EffectCase::compare(CudaExec& device, const char* when) {
   EXPECT_EQ(fault_names(device.take_faults()), fault_names(faults)) << when;
   for (const auto& a : arrays_) a->download(device.stream());

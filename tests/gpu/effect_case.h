@@ -99,6 +99,10 @@ class EffectCase {
   // False when the row refuses the call.
   bool run_row(const std::string& op, const std::string& variant);
 
+  // For calls that a test makes by itself: the arrays as they are now to the device, and back.
+  void upload(Stream& stream);
+  void download(Stream& stream);
+
   static const Target& device_target();
   void* device_address(const void* array) const;
 

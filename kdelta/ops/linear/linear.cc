@@ -57,6 +57,28 @@ void check(const LinearArgs& a) {
   expect_dtype(a.addend.dtype, {a.out.dtype}, "linear: addend");
 }
 
+// Whether rows begin at a multiple of `bytes`, those of one token as those of many: a choice by T would break
+// exactness.
+bool begins_at(const void* data, int64_t row_bytes, int bytes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0 && row_bytes % bytes == 0;
+}
+bool begins_at(const AnyConstView& v, int bytes) {
+  return begins_at(v.data, v.stride[0] * dtype_bytes(v.dtype), bytes);
+}
+
+LinearDesc describe(const Exec& ex, const LinearArgs& a) {
+  LinearDesc d{target_of(ex), a.x.dtype, a.w.dtype, a.out.dtype, a.x.dim(0), a.w.cols, a.w.rows};
+  d.aligned = begins_at(a.x, 16) && begins_at(a.w.data, a.w.row_bytes, 16);
+  d.out_words = begins_at(a.out, 4);
+  for (const LinearPart& p : a.more) {
+    d.N += p.w.rows;
+    d.aligned = d.aligned && begins_at(p.w.data, p.w.row_bytes, 16);
+    d.out_words = d.out_words && begins_at(p.out, 4);
+  }
+  d.exact = ex.options->exact;
+  return d;
+}
+
 }  // namespace
 
 std::span<const LinearVariant> linear_variants() {
@@ -102,10 +124,7 @@ void linear(const Exec& ex, const LinearArgs& args) {
     mx_input_values(ex, args.x, args.x_scale, args.w.input, values);
     product.x = values;
   }
-  int64_t rows = args.w.rows;
-  for (const LinearPart& p : args.more) rows += p.w.rows;
-  const LinearDesc desc{target_of(ex), product.x.dtype, args.w.dtype, args.out.dtype, args.x.dim(0), args.w.cols, rows};
-  run_op(ex, "linear", linear_variants(), product, desc, linear_cost(args));
+  run_op(ex, "linear", linear_variants(), product, describe(ex, product), linear_cost(args));
 }
 
 }  // namespace kdelta

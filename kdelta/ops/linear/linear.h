@@ -1,8 +1,9 @@
 // Dense projection:  out[t, n] = sum_k x[t, k] * w[n, k]  (+ addend[t, n]), fp32 accumulation, rounded once to out's
 // dtype. Letters: T tokens, K inputs, N outputs. Weights stay in file order (core/matrix.h); MX formats are dequantised
 // exactly on the way. Exact: for one variant the bits of out[t, n] depend on x[t, :], w[n, :] and addend[t, n] alone,
-// never on T, N or threads. x f32 is the parity path: every product and sum in fp32. x bf16: products of bf16 values,
-// fp32 sums.
+// never on T, N or threads; cuda_wgmma is the exception. Which variant runs depends on T on CUDA alone, and there only
+// without Options::exact. x f32 is the parity path: every product and sum in fp32. x bf16: products of bf16 values,
+// fp32 sums; on CUDA MX weights below 2^-126 may lose bits.
 //
 // Projections of the same x can be one call: weights that lie apart in the file are the rows of one matrix here, each
 // part with an output of its own. The team meets once for all of them and x is packed once; bits are those of a call

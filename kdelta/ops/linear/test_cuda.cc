@@ -66,7 +66,7 @@ struct Form {
   DType w = DType::bf16;
   int64_t T = 1, N = 1, K = 1;
   int64_t gap = 0, column = 0, shift = 0;  // of the rows of x and out, and of every array
-  int64_t w_gap = 0;
+  int64_t w_gap = 0, out_gap = 0;
   bool addend = false, in_place = false;
   std::vector<int64_t> more = {};
   MxInput input = {};
@@ -77,7 +77,7 @@ void check(const Form& f) {
   SCOPED_TRACE(str(dtype_name(f.w), " T ", f.T, " N ", f.N, " K ", f.K, " gap ", f.gap, " column ", f.column, " shift ",
                    f.shift));
   Guarded<In> x({f.T, f.K + f.gap});
-  Guarded<Out> addend({f.T, f.N + f.gap}), out({f.T, f.N + f.gap});
+  Guarded<Out> addend({f.T, f.N + f.gap + f.out_gap}), out({f.T, f.N + f.gap + f.out_gap});
   CaseMatrix w(f.w, f.N, f.K, f.w_gap);
   std::vector<std::unique_ptr<CaseMatrix>> more_w;
   std::vector<std::unique_ptr<Guarded<Out>>> more_out;
@@ -89,7 +89,7 @@ void check(const Form& f) {
   for (int64_t rows : f.more) {
     more_w.push_back(std::make_unique<CaseMatrix>(f.w, rows, f.K));
     more_w.back()->add_to(c);
-    more_out.push_back(std::make_unique<Guarded<Out>>(Shape{f.T, rows + f.gap}));
+    more_out.push_back(std::make_unique<Guarded<Out>>(Shape{f.T, rows + f.gap + f.out_gap}));
     c.array("more out", *more_out.back(), sum_bound<Out>(f.K), f.shift);
   }
   c.fill = [&](Rng& rng) {
@@ -135,7 +135,7 @@ TEST(LinearCuda, EqualsTheReferenceAtEverySizeAroundTheTileEdges) {
     check<float, bf16>({.w = w, .T = 5, .N = 40, .K = 96});
   });
   for (DType w : {DType::f32, DType::bf16})
-    for (int64_t K : {1, 7, 31, 33, 65, 100, 511, 513})
+    for (int64_t K : {1, 7, 31, 33, 65, 100, 104, 136, 511, 513, 1048})
       for (int64_t T : {1, 19}) {
         check<bf16, bf16>({.w = w, .T = T, .N = 17, .K = K});
         check<float, float>({.w = w, .T = T, .N = 17, .K = K});
@@ -147,7 +147,11 @@ TEST(LinearCuda, EqualsTheReferenceAtTheSizesOfALayer) {
     for (int64_t T : {1, 4, 12, 40}) check<bf16, bf16>({.w = w, .T = T, .N = 130, .K = 7168});
   check<bf16, bf16>({.w = DType::bf16, .T = 300, .N = 264, .K = 2304});
   check<bf16, bf16>({.w = DType::f4_e2m1, .T = 300, .N = 264, .K = 1024});
-  check<bf16, float>({.w = DType::bf16, .T = 2, .N = 20, .K = 33792});
+  check<bf16, float>({.w = DType::bf16, .T = 2, .N = 20, .K = 32768});
+  check<bf16, bf16>({.w = DType::bf16, .T = 100, .N = 131, .K = 7168, .out_gap = 1, .addend = true});  // split columns
+  // More tiles than multiprocessors, so that a block goes through several.
+  for (DType w : {DType::bf16, DType::f4_e2m1}) check<bf16, bf16>({.w = w, .T = 1100, .N = 4600, .K = 64});
+  check<bf16, float>({.w = DType::f8_e4m3, .T = 600, .N = 520, .K = 224});
 }
 
 TEST(LinearCuda, StridesAndAlignmentAreFreeGapsStayAndAddendMayBeOut) {
@@ -161,6 +165,11 @@ TEST(LinearCuda, StridesAndAlignmentAreFreeGapsStayAndAddendMayBeOut) {
         check<float, float>(
             {.w = w, .T = T, .N = 70, .K = 64, .gap = 4, .column = 3, .addend = true, .in_place = in_place});
       }
+    for (bool addend : {false, true}) {
+      check<bf16, float>({.w = w, .T = 50, .N = 72, .K = 128, .gap = 64, .column = 8, .addend = addend});
+      check<bf16, bf16>({.w = w, .T = 100, .N = 75, .K = 128, .out_gap = 1, .addend = addend, .more = {71, 129}});
+      check<bf16, float>({.w = w, .T = 20, .N = 75, .K = 128, .addend = addend, .more = {70, 129}});
+    }
     check<bf16, bf16>({.w = w, .T = 5, .N = 48, .K = 128, .shift = 4, .addend = true});
     check<bf16, float>({.w = w, .T = 33, .N = 48, .K = 128, .shift = 8, .w_gap = 16});
     check<bf16, bf16>({.w = w, .T = 33, .N = 48, .K = 128, .w_gap = 4});
@@ -274,7 +283,9 @@ TEST(LinearCuda, NaNInATokenOrAWeightRowStaysThere) {
       EffectCase c;
       c.array("x", x);
       w.add_to(c);
-      c.array("out", out, sum_bound<bf16>(K));
+      Bound bound = sum_bound<bf16>(K);
+      bound.share = 1;  // a NaN may be any
+      c.array("out", out, bound);
       c.fill = [&](Rng& rng) {
         fill_normal(x, rng);
         w.fill(rng);
@@ -289,6 +300,102 @@ TEST(LinearCuda, NaNInATokenOrAWeightRowStaysThere) {
       };
       c.run("linear", linear_variants());
     }
+}
+
+// A hundred tokens at once against each of some alone, by the row that exact mode chooses.
+template <class In>
+void expect_exact(DType wtype, int64_t N, int64_t K) {
+  SCOPED_TRACE(str(dtype_name(wtype), " N ", N, " K ", K));
+  constexpr int64_t T = 100;
+  CudaExec device;
+  Options options;
+  options.exact = true;
+  Exec ex = device.exec();
+  ex.options = &options;
+  Rng rng(static_cast<uint64_t>(K));
+  Guarded<In> x({T, K}), all({T, N}), some({T, N});
+  CaseMatrix w(wtype, N, K);
+  EffectCase memory;  // of the device's copies
+  memory.array("x", x);
+  w.add_to(memory);
+  memory.array("all", all);
+  memory.array("some", some);
+  const EffectCase::At at(&memory);
+  fill_normal(x, rng);
+  w.fill(rng);
+  memory.upload(device.stream());
+  linear(ex, {.x = at(x), .w = w.at(at), .out = at(all)});
+  for (const auto& [first, count] :
+       std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {1, 2}, {37, 9}, {46, 17}, {99, 1}})
+    linear(ex,
+           {.x = AnyConstView(at(x)).rows(first, count), .w = w.at(at), .out = AnyView(at(some)).rows(first, count)});
+  memory.download(device.stream());
+  for (int64_t t = 0; t < T; ++t)
+    if (t <= 2 || (t >= 37 && t < 63) || t == 99) {
+      ASSERT_EQ(std::memcmp(all.data() + t * N, some.data() + t * N, static_cast<size_t>(N) * sizeof(In)), 0) << t;
+    }
+  EXPECT_TRUE(all.guards_intact() && some.is_poison(3 * N, 34 * N));
+}
+
+TEST(LinearCuda, BitsOfATokenDoNotDependOnItsCompanyInExactMode) {
+  for (DType w : kWeightTypes)
+    for (int64_t K : {128, 896, 2304}) {
+      expect_exact<bf16>(w, 200, K);
+      expect_exact<float>(w, 200, K);
+    }
+  expect_exact<bf16>(DType::bf16, 40, 7168);
+  expect_exact<bf16>(DType::bf16, 40, 100);  // columns that the tensor-core rows do not take
+}
+
+// Rows of bf16 on the device, `stride` elements apart.
+class FarRows {
+ public:
+  FarRows(int64_t rows, int64_t width, int64_t stride)
+      : rows_(rows), width_(width), stride_(stride), memory_(kCuda, ((rows - 1) * stride + width) * 2) {}
+  AnyView view() const { return AnyView(memory_.data(), DType::bf16, {rows_, width_}, {stride_, 1}); }
+  void fill(Stream& stream, uint64_t seed) {
+    Rng rng(seed);
+    std::normal_distribution<float> normal;
+    std::vector<bf16> row(static_cast<size_t>(width_));
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (bf16& v : row) v = to_bf16(normal(rng));
+      copy_async(stream, view().at<bf16>(r), row.data(), width_ * 2);
+      stream.synchronize();
+    }
+  }
+  std::vector<bf16> read(Stream& stream) const {
+    std::vector<bf16> out(static_cast<size_t>(rows_ * width_));
+    for (int64_t r = 0; r < rows_; ++r) copy_async(stream, out.data() + r * width_, view().at<bf16>(r), width_ * 2);
+    stream.synchronize();
+    return out;
+  }
+
+ private:
+  int64_t rows_, width_, stride_;
+  Buffer memory_;
+};
+
+TEST(LinearCuda, RowsPast32BitOffsetsHaveTheBitsOfRowsThatLieTogether) {
+  constexpr int64_t T = 18, N = 24, K = 512, kFar = (int64_t{1} << 28) + 64;  // the last rows begin past 2^32 elements
+  if (device_free_bytes(kCuda) < int64_t{40} << 30) GTEST_SKIP() << "needs 40 GiB of device memory";
+  CudaExec ex(64 << 20);
+  for (const LinearVariant& row : linear_variants()) {
+    if (machine_refusal(row, EffectCase::device_target()) != nullptr) continue;
+    SCOPED_TRACE(row.name);
+    ex.force("linear", row.name);
+    std::vector<bf16> results[2];
+    for (bool far : {false, true}) {
+      FarRows x(T, K, far ? kFar : K), w(N, K, far ? kFar : K), out(T, N, far ? kFar : N);
+      x.fill(ex.stream(), 1);
+      w.fill(ex.stream(), 2);
+      Matrix m = dense_matrix(w.view().data, DType::bf16, N, K);
+      m.row_bytes = w.view().stride[0] * 2;
+      linear(ex, {.x = x.view(), .w = m, .out = out.view()});
+      results[far] = out.read(ex.stream());
+    }
+    EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * 2), 0);
+    EXPECT_NE(results[0][0].bits, results[0][static_cast<size_t>(N)].bits) << "rows of a test must differ";
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The compiled kernels of linear, for choose(), tests and benchmarks. No choice looks at T: exactness would be lost.
+// The compiled kernels of linear, for choose(), tests and benchmarks. On the CPU no choice looks at T: exactness would
+// be lost. On CUDA one does where Options::exact is off.
 #pragma once
 
 #include "kdelta/ops/common/op.h"
@@ -10,6 +11,9 @@ struct LinearDesc {
   Target target;
   DType x = DType::f32, w = DType::f32, out = DType::f32;
   int64_t T = 0, K = 0, N = 0;
+  bool aligned = false;    // every row of x and of the matrices begins at 16 bytes
+  bool out_words = false;  // every row of a bf16 output begins at 4 bytes
+  bool exact = false;      // Options::exact
 };
 
 using LinearVariant = Variant<LinearArgs, LinearDesc>;
@@ -21,6 +25,9 @@ int64_t linear_f32_scratch(const LinearDesc& d);
 const char* linear_refuse_f32(const LinearDesc& d);
 int64_t linear_pack_scratch(const LinearDesc& d);
 int64_t linear_tile_scratch(const LinearDesc& d);
+const char* linear_cuda_wgmma_refuse(const LinearDesc& d);
+int64_t linear_cuda_wgmma_scratch(const LinearDesc& d);
+const char* linear_cuda_mma_refuse(const LinearDesc& d);
 
 #define KDELTA_VARIANT(name, needs, refuse, scratch) \
   void linear_##name(const Exec&, const LinearArgs&, const LinearDesc&, void*);

@@ -1,0 +1,51 @@
+// linear on CUDA with bf16 tokens on tensor cores: blocks of 16 weight rows and up to 16 tokens, all parts in one grid.
+// One order of sums for every number of tokens (common/cuda/skinny.cuh).
+#include "kdelta/ops/common/cuda/launch.cuh"
+#include "kdelta/ops/common/cuda/skinny.cuh"
+#include "kdelta/ops/common/cuda/views.cuh"
+#include "kdelta/ops/linear/cuda_parts.cuh"
+
+namespace kdelta {
+namespace {
+
+using namespace cuda;
+
+// Three blocks of seven warps fit a multiprocessor with 96 registers a thread.
+template <DType kFormat, int kTokens8>
+__global__ void __maxnreg__(96)
+    project_skinny(const __grid_constant__ Parts parts, Rows<const bf16> x, int64_t T, int64_t K) {
+  extern __shared__ uint8_t shared[];
+  const unsigned token_tiles = gridDim.x / static_cast<unsigned>(parts.tiles());
+  const int64_t t0 = int64_t{blockIdx.x % token_tiles} * (8 * kTokens8);
+  const int tile = static_cast<int>(blockIdx.x / token_tiles), p = parts.of_tile(tile);
+  const int64_t n0 = int64_t{tile - parts.first_tile[p]} * kSkinnyRows;
+  const ProjectionOut& out = parts.out[p];
+  skinny_tile<kFormat, kTokens8>(
+      parts.w[p], n0, K, shared, [&](int i) { return x.at(min(t0 + i, T - 1)); },
+      [] {
+        pdl_wait();
+        pdl_trigger();
+      },
+      [&](int i, int64_t n, float sum) {
+        if (t0 + i < T) out.put(t0 + i, n, sum);
+      });
+}
+
+}  // namespace
+
+void linear_cuda_mma(const Exec& ex, const LinearArgs& a, const LinearDesc& d, void*) {
+  const Parts parts = linear_parts(a, kSkinnyRows);
+  if (d.T == 0 || parts.tiles() == 0) return;
+  const int tokens8 = d.T <= 8 ? 1 : 2;
+  const unsigned grid = static_cast<unsigned>(parts.tiles()) * grid_of(d.T, 8 * tokens8);
+  Launch l{.grid = grid, .block = static_cast<unsigned>(32 * skinny_warps(d.K)), .pdl = pdl_pays(d.target, grid)};
+  dispatch_weights(d.w, [&](auto format) {
+    if constexpr (format() != DType::f32) {
+      const auto kernel = tokens8 == 1 ? project_skinny<format(), 1> : project_skinny<format(), 2>;
+      l.shared_bytes = tokens8 == 1 ? skinny_shared_bytes<format(), 1>(d.K) : skinny_shared_bytes<format(), 2>(d.K);
+      launch(ex, "linear", l, kernel, parts, rows<const bf16>(a.x), d.T, d.K);
+    }
+  });
+}
+
+}  // namespace kdelta
