@@ -1,10 +1,43 @@
-// What the CUDA rows need; compiled in every build, for planning.
+// What the CUDA rows take and how much scratch they need; compiled in every build, for --explain.
+#include "kdelta/ops/common/cuda/limits.h"
+#include "kdelta/ops/grouped_linear/cuda_tiles.h"
 #include "kdelta/ops/grouped_linear/variants.h"
 
 namespace kdelta {
 
+int64_t grouped::stream_pairs(const GroupedLinearDesc& d) {
+  return d.P <= 4 * d.E ? 8 : 16;
+}
+
+int64_t grouped::gemm_pairs(DType weights) {
+  return weights == DType::bf16 ? 256 : 128;
+}
+
+const char* grouped_linear_refuse_mma(const GroupedLinearDesc& d) {
+  if (const char* reason = grouped_linear_refuse_f32(d)) return reason;
+  if (d.K % cuda::mma_columns(d.w) != 0) return "columns are no whole steps of products";
+  return d.aligned ? nullptr : "rows that do not begin at 16 bytes";
+}
+
+const char* grouped_linear_refuse_stream(const GroupedLinearDesc& d) {
+  if (const char* reason = grouped_linear_refuse_mma(d)) return reason;
+  return d.K > 6144 ? "more than 6144 columns: pairs do not fit shared memory" : nullptr;
+}
+
+const char* grouped_linear_refuse_gemm(const GroupedLinearDesc& d) {
+  if (const char* reason = grouped_linear_refuse_mma(d)) return reason;
+  if (d.exact) return "exact: its sums have another order than those of few pairs";
+  // Measured: unpacking codes keeps cuda_stream ahead for longer.
+  if (d.P <= (d.w == DType::bf16 ? 8 : 16) * d.E) return "few pairs an expert: cuda_stream reads the weights better";
+  if (d.K % 64 != 0 || d.N % 128 != 0) return "inputs or outputs are no whole tiles";
+  return d.even ? nullptr : "experts that do not lie at equal distances";
+}
+
 int64_t grouped_linear_cuda_scratch(const GroupedLinearDesc& d) {
   return d.E * 32;
+}
+int64_t grouped_linear_gemm_scratch(const GroupedLinearDesc& d) {
+  return grouped::tile_list_bytes(d.P, d.E, grouped::gemm_pairs(d.w));
 }
 
 }  // namespace kdelta

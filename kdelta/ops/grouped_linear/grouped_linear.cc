@@ -64,6 +64,30 @@ void check_contents(const GroupedLinearArgs& a) {
            a.x.dim(0) - 1);
 }
 
+// Whether rows begin at 16 bytes. Those of one pair count as those of many: choices must not depend on P.
+bool is_aligned(const GroupedLinearArgs& a) {
+  const auto begins16 = [](const void* data, int64_t row_bytes) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
+  };
+  bool aligned = begins16(a.x.data, a.x.stride[0] * dtype_bytes(a.x.dtype));
+  for (const Matrix& w : a.w) aligned = aligned && begins16(w.data, w.row_bytes);
+  return aligned;
+}
+
+// Whether one step leads from every expert to the next, a whole number of rows.
+bool is_even(std::span<const Matrix> w) {
+  const auto distance = [](const void* from, const void* to) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from));
+  };
+  const int64_t step = w.size() > 1 ? distance(w[0].data, w[1].data) : 0;
+  bool even = step >= 0 && w[0].row_bytes > 0 && step % w[0].row_bytes == 0;
+  for (size_t e = 1; e < w.size() && even; ++e)
+    even = distance(w[e - 1].data, w[e].data) == step && w[e].row_bytes == w[0].row_bytes &&
+           w[e].scale_row_bytes == w[0].scale_row_bytes &&
+           distance(w[e - 1].scale, w[e].scale) == distance(w[0].scale, w[1].scale);
+  return even;
+}
+
 // Pairs that no expert serves.
 void zero_rest(const GroupedLinearArgs& a) {
   const int64_t element = dtype_bytes(a.out.dtype);
@@ -106,9 +130,6 @@ Cost grouped_linear_cost(const GroupedLinearArgs& a) {
 void grouped_linear(const Exec& ex, const GroupedLinearArgs& args) {
   check(args);
   const Matrix& w = args.w[0];
-  const GroupedLinearDesc desc{target_of(ex),  args.x.dtype,    w.dtype,
-                               args.out.dtype, args.out.dim(0), static_cast<int64_t>(args.w.size()),
-                               w.cols,         w.rows};
   if (ex.device.kind == DeviceKind::cpu && !ex.planning) {
     check_contents(args);
     zero_rest(args);
@@ -120,6 +141,10 @@ void grouped_linear(const Exec& ex, const GroupedLinearArgs& args) {
     mx_input_values(ex, args.x, {}, w.input, values);
     product.x = values;
   }
+  GroupedLinearDesc desc{target_of(ex),  args.x.dtype,    w.dtype,
+                         args.out.dtype, args.out.dim(0), static_cast<int64_t>(args.w.size()),
+                         w.cols,         w.rows};
+  desc.aligned = is_aligned(product), desc.even = is_even(args.w), desc.exact = ex.options->exact;
   run_op(ex, "grouped_linear", grouped_linear_variants(), product, desc, grouped_linear_cost(args));
 }
 

@@ -194,6 +194,49 @@ TEST(GroupedLinearRefuses, WrongArgumentsByName) {
   EXPECT_EQ(with([&](GroupedLinearArgs&) {}), "grouped_linear: expert_begin[0]: 1, expected 0");
 }
 
+// What the CUDA rows take, best first, without a device.
+TEST(GroupedLinearChoice, OfCudaRowsGoesByPairsAnExpertLayoutAndExactness) {
+  const auto first = [](auto change) -> std::string {
+    GroupedLinearDesc d{
+        .x = DType::bf16, .w = DType::bf16, .out = DType::bf16, .P = 64, .E = 256, .K = 2304, .N = 1024};
+    change(d);
+    for (const GroupedLinearVariant& row : grouped_linear_variants())
+      if (row.needs.device == DeviceKind::cuda && (row.refuse == nullptr || row.refuse(d) == nullptr)) return row.name;
+    return "none";
+  };
+  EXPECT_EQ(first([](auto&) {}), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.P = 65536; }), "cuda_gemm");
+  EXPECT_EQ(first([](auto& d) { d.P = 8 * 256; }), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.P = 8 * 256 + 1; }), "cuda_gemm");
+  EXPECT_EQ(first([](auto& d) { d.w = DType::f4_e2m1, d.P = 16 * 256; }), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.P = 65536, d.exact = true; }), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.P = 65536, d.even = false; }), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.P = 65536, d.N = 1000; }), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.aligned = false; }), "cuda");
+  EXPECT_EQ(first([](auto& d) { d.x = DType::f32; }), "cuda");
+  EXPECT_EQ(first([](auto& d) { d.w = DType::f32; }), "cuda");
+  EXPECT_EQ(first([](auto& d) { d.K = 100; }), "cuda");
+  EXPECT_EQ(first([](auto& d) { d.w = DType::f4_e2m1, d.K = 64; }), "cuda");
+  EXPECT_EQ(first([](auto& d) { d.K = 8192; }), "cuda");
+  EXPECT_EQ(first([](auto& d) { d.K = 8192, d.P = 65536; }), "cuda_gemm");
+}
+
+TEST(GroupedLinearChoice, OfAnExactCallDoesNotDependOnTheNumberOfPairs) {
+  for (int64_t K : {96, 1024, 8192})
+    for (DType w : {DType::f32, DType::bf16, DType::f4_e2m1}) {
+      std::string chosen;
+      for (int64_t P : {1, 8, 2048, 2049, 65536, 1 << 20}) {
+        const GroupedLinearDesc d{.x = DType::bf16, .w = w, .P = P, .E = 256, .K = K, .N = 1024, .exact = true};
+        for (const GroupedLinearVariant& row : grouped_linear_variants()) {
+          if (row.needs.device != DeviceKind::cuda || (row.refuse != nullptr && row.refuse(d) != nullptr)) continue;
+          EXPECT_TRUE(chosen.empty() || chosen == row.name) << chosen << " and " << row.name << " at P " << P;
+          chosen = row.name;
+          break;
+        }
+      }
+    }
+}
+
 TEST(GroupedLinearPlanning, ReadsNeitherBoundariesNorRows) {
   TestExec ex;
   Exec planning = ex.exec();

@@ -238,6 +238,64 @@ TEST(GroupedLinearCuda, EqualsTheReferenceAtTheSizesOfALayer) {
   check<bf16, bf16>({.w = DType::f8_e4m3, .E = 5, .P = 300, .N = 130, .K = 1024, .counts = routings(5, 290)});
 }
 
+// Outputs and columns are whole tiles here, as the row for many pairs an expert wants them.
+TEST(GroupedLinearCuda, ManyPairsAnExpertEqualTheReferenceAtEveryTileEdge) {
+  for (DType w : {DType::bf16, DType::f8_e4m3, DType::f8_e5m2, DType::f4_e2m1}) {
+    for (int64_t P : {33, 64, 65, 128, 129, 256, 257, 530})
+      check<bf16, bf16>({.w = w,
+                         .E = 3,
+                         .P = P,
+                         .N = 128,
+                         .K = 256,
+                         .counts = {all_to(3, 0, P), all_to(3, 2, P), all_to(3, 1, P - 1), routings(3, P)[1]}});
+    const int64_t K = w == DType::f4_e2m1 ? 128 : 64;
+    check<bf16, float>({.w = w, .E = 5, .P = 700, .N = 256, .K = 128, .counts = routings(5, 690), .gap = 8});
+    check<bf16, bf16>({.w = w, .E = 40, .P = 700, .N = 128, .K = K, .counts = routings(40, 700), .rows = false});
+    check<bf16, bf16>({.w = w, .E = 4, .P = 90, .N = 128, .K = K, .counts = routings(4, 80), .gap = 16, .column = 8});
+    check<bf16, bf16>({.w = w, .E = 4, .P = 90, .N = 128, .K = K, .counts = routings(4, 80), .gap = 3});
+    check<bf16, bf16>({.w = w, .E = 4, .P = 90, .N = 128, .K = K, .counts = routings(4, 80), .w_gap = 16});
+  }
+  const DType f4 = DType::f4_e2m1;
+  check<bf16, bf16>({.w = f4, .E = 1030, .P = 16500, .N = 128, .K = 128, .counts = routings(1030, 16500)});
+  check<bf16, bf16>({.w = f4, .E = 4, .P = 90, .N = 128, .K = 128, .counts = routings(4, 80), .stride = 3});
+}
+
+// The rows that exact calls may choose: a pair alone, so in tiles of another size, against the same pair among many.
+TEST(GroupedLinearCuda, APairsBitsDoNotDependOnItsCompany) {
+  constexpr int64_t E = 4, P = 150, N = 130, K = 1024, kAlone = 3;
+  for (DType w : {DType::bf16, DType::f8_e4m3, DType::f4_e2m1})
+    for (const char* row : {"cuda_stream", "cuda"}) {
+      SCOPED_TRACE(str(dtype_name(w), " ", row));
+      Problem<bf16, float> p({.w = w, .E = E, .P = P, .N = N, .K = K, .counts = {{40, 3, 0, 107}}});
+      const int64_t pairs[kAlone] = {7, 41, 149}, experts[kAlone] = {0, 1, 3};
+      Guarded<int32_t> row_alone({kAlone}), begin_alone({kAlone, E + 1});
+      Guarded<float> out_alone({kAlone, N});
+      p.c.array("row alone", row_alone);
+      p.c.array("begin alone", begin_alone);
+      p.c.array("out alone", out_alone, sum_bound<float>(K));
+      p.c.fill = [&, fill = p.c.fill](Rng& rng) {
+        fill(rng);
+        for (int64_t i = 0; i < kAlone; ++i) {
+          row_alone[i] = p.row[pairs[i]];
+          for (int64_t e = 0; e <= E; ++e) begin_alone[i * (E + 1) + e] = e > experts[i] ? 1 : 0;
+        }
+      };
+      p.c.call = [&, call = p.c.call](const Exec& ex, const EffectCase::At& at) {
+        call(ex, at);
+        const std::vector<Matrix> all = p.w.at(at, {}, 1);
+        for (int64_t i = 0; i < kAlone; ++i)
+          grouped_linear(ex, {.x = at(p.x),
+                              .row = View<const int32_t>(at(row_alone).data + i, {1}),
+                              .expert_begin = View<const int32_t>(at(begin_alone).data + i * (E + 1), {E + 1}),
+                              .w = all,
+                              .out = AnyView(at(out_alone)).rows(i, 1)});
+      };
+      ASSERT_TRUE(p.c.run_row("grouped_linear", row));
+      for (int64_t i = 0; i < kAlone; ++i)
+        EXPECT_EQ(std::memcmp(&out_alone[i * N], &p.out[pairs[i] * N], N * sizeof(float)), 0) << "pair " << pairs[i];
+    }
+}
+
 TEST(GroupedLinearCuda, NoPairsOrNoOutputsIsLegal) {
   check<bf16, bf16>({.E = 3, .P = 0, .N = 16, .K = 64, .counts = {{0, 0, 0}}});
   check<bf16, bf16>({.E = 3, .P = 4, .N = 0, .K = 64, .counts = {{1, 0, 2}}});
@@ -249,7 +307,7 @@ TEST(GroupedLinearCuda, NaNStaysWithItsPairAndItsExpertsRow) {
       Bound bound = sum_bound<bf16>(128);
       bound.share = 1;  // a NaN has many bit patterns
       Problem<bf16, bf16> p(
-          {.w = wtype, .E = 3, .P = P, .N = 70, .K = 128, .counts = {{4, static_cast<int32_t>(P) - 5, 1}}}, bound);
+          {.w = wtype, .E = 3, .P = P, .N = 128, .K = 128, .counts = {{4, static_cast<int32_t>(P) - 5, 1}}}, bound);
       const auto fill = p.c.fill;
       p.c.fill = [&](Rng& rng) {
         fill(rng);
@@ -290,7 +348,7 @@ TEST(GroupedLinearCuda, APairWhoseRowIsNoneOfTheInputsGetsZerosAndRaisesItsFault
   for (DType wtype : {DType::bf16, DType::f4_e2m1})
     for (int64_t P : {9, 150}) {
       Problem<bf16, bf16> p(
-          {.w = wtype, .E = 3, .P = P, .N = 70, .K = 128, .counts = {{4, static_cast<int32_t>(P) - 6, 1}}});
+          {.w = wtype, .E = 3, .P = P, .N = 128, .K = 128, .counts = {{4, static_cast<int32_t>(P) - 6, 1}}});
       int32_t wrong[2] = {};
       p.c.fill = [&, fill = p.c.fill](Rng& rng) {
         fill(rng);
@@ -300,7 +358,7 @@ TEST(GroupedLinearCuda, APairWhoseRowIsNoneOfTheInputsGetsZerosAndRaisesItsFault
         for (int i : {0, 1}) std::swap(p.row[i == 0 ? 3 : 7], wrong[i]);
         p.c.call(ex, at);
         for (int i : {0, 1}) std::swap(p.row[i == 0 ? 3 : 7], wrong[i]);
-        for (int64_t n = 0; n < 70; ++n) p.out[3 * 70 + n] = p.out[7 * 70 + n] = to_bf16(0);
+        for (int64_t n = 0; n < 128; ++n) p.out[3 * 128 + n] = p.out[7 * 128 + n] = to_bf16(0);
       };
       p.c.faults = static_cast<uint32_t>(Fault::row);
       p.run();
@@ -311,7 +369,7 @@ TEST(GroupedLinearCuda, UnderWrongBoundariesEveryPairGetsZerosAndTheFaultIsRaise
   for (int64_t P : {9, 150})
     for (int wrong = 0; wrong < 4; ++wrong) {
       const auto most = static_cast<int32_t>(P);
-      Problem<bf16, bf16> p({.E = 4, .P = P, .N = 70, .K = 64, .counts = {{2, 0, 3, 1}}});
+      Problem<bf16, bf16> p({.E = 4, .P = P, .N = 128, .K = 64, .counts = {{2, 0, 3, 1}}});
       p.c.fill = [&, fill = p.c.fill](Rng& rng) {
         fill(rng);
         if (wrong == 0) p.begin[0] = 1;
