@@ -1,5 +1,5 @@
-// Draws tokens on a CUDA device: rows as sample() takes them go there in one copy, what was drawn comes back in another,
-// and the logits stay where they are.
+// Draws tokens on a CUDA device: rows as sample() takes them go there in one copy, what was drawn comes back in
+// another, and the logits stay where they are.
 #pragma once
 
 #include <span>
@@ -16,7 +16,8 @@ class DeviceSampler {
   // Room for the rows of a step, with all tokens of `max_length` for each penalty, is not taken before it is needed.
   DeviceSampler(const Exec& ex, int64_t rows, int64_t vocabulary);
 
-  // Bytes on the device, and of the host, of `rows` rows without penalties, biases and reports: what a usual step takes.
+  // Bytes on the device, and of the host, of `rows` rows without penalties, biases and reports: what a usual step
+  // takes.
   static int64_t bytes(int64_t rows);
   // Takes the scratch of a step of `rows` rows; ex plans.
   static void plan(const Exec& ex, int64_t rows, int64_t vocabulary);
@@ -29,7 +30,7 @@ class DeviceSampler {
  private:
   // One array of the call: where it begins in both buffers.
   struct Layout {
-    int64_t rows, bias, banned, history, given;  // what is copied there; bytes of all of it
+    int64_t rows, bias, banned, history, given;           // what is copied there; bytes of all of it
     int64_t token, logprob, top_token, top_logprob, end;  // what comes back
   };
   struct Sizes {

@@ -83,6 +83,7 @@ void mla(const Exec& ex, const MlaArgs& args) {
                      .sequences = args.seq.pages.dim(0),
                      .page_tokens = args.cache.dim(1),
                      .aligned = all_aligned16(args.q, args.cache, args.out) && matrix_aligned16(args.kv_b),
+                     .exact = ex.options->exact,
                      .activation = args.q.dtype,
                      .cache = args.cache.dtype,
                      .weight = args.kv_b.dtype};

@@ -12,7 +12,7 @@ struct MlaDesc {
   int64_t max_len = 0, max_context = 0, sequences = 0;  // capacities of the step
   int64_t page_tokens = 0;
   bool aligned = false;  // every row of every operand begins at 16 bytes
-  bool exact = false;    // a request's bits depend on nobody else
+  bool exact = false;    // Options::exact
   DType activation = DType::f32, cache = DType::f32, weight = DType::f32;
 };
 
