@@ -81,6 +81,10 @@ void add_load(CLI::App& c, LoadOptions& o) {
       ->required()
       ->check(CLI::ExistingDirectory);
   c.add_option("--device", o.device, "Where the model runs: cpu, cuda, cuda:N")->capture_default_str();
+  c.add_flag(
+      "--exact", o.exact,
+      "On a CUDA device: an answer is the same to the bit whatever else runs beside it, at some cost in time (the "
+      "CPU is always exact)");
   c.add_option("--dtype", o.dtype, "Activations: bf16, fp32 (the plain parity path)")
       ->capture_default_str()
       ->check(CLI::IsMember({"bf16", "bfloat16", "fp32", "float32"}));

@@ -68,6 +68,7 @@ std::string in_words_of_flags(const std::string& message) {
       {"ranks:", "--ranks:"},
       {"threads:", "--threads:"},
       {"isa:", "--isa:"},
+      {"device:", "--device:"},
       {"force:", "--force:"},
       {"max_length:", "--max-model-len:"},
       {"max_sequences:", "--max-num-seqs:"},

@@ -21,6 +21,7 @@ constexpr int64_t kDefaultMaxLength = 32768;
 Options op_options(const LoadOptions& o) {
   Options out;
   out.threads = o.threads;
+  out.exact = o.exact;
   if (!o.isa.empty()) out.isa = parse_isa(o.isa);
   out.parse_force(o.force);
   return out;
@@ -68,6 +69,7 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const LoadedModel& loa
 std::string arithmetic_of(const Options& options, const ModelConfig& model, Device device) {
   std::string text = str(device.kind == DeviceKind::cpu ? to_string(options.isa) : device_properties(device).name,
                          ", gate ", model.kda.composed_gate ? "composed" : "factored");
+  if (device.kind != DeviceKind::cpu && options.exact) text += ", exact";
   for (const auto& [op, variant] : options.force) text += str(", ", op, ":", variant);
   return text;
 }

@@ -19,6 +19,7 @@ inline constexpr int64_t kUntilFull = std::numeric_limits<int64_t>::max();  // G
 struct LoadOptions {
   std::string model;                  // directory with config.json and, unless dummy, safetensors files
   std::string device = "cpu";         // where the model runs: "cpu", "cuda" (the first) or "cuda:N"
+  bool exact = false;                 // on a CUDA device: answers to the bit whatever the company, as on the CPU always
   std::string dtype = "bf16";         // activations: "bf16" or "fp32" (the plain parity path)
   std::string state_dtype = "fp32";   // recurrent state: "fp32" or "bf16"
   std::string kda_gate = "factored";  // f_b(f_a(x)), or "composed": f_b f_a made one matrix at loading, or "auto"

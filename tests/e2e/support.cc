@@ -73,6 +73,7 @@ void Recorder::on_tensor(std::string_view name, int layer, const AnyConstView& s
 runtime::EngineConfig engine_config(DType activation) {
   runtime::EngineConfig c;
   c.device = test_device();
+  c.options.exact = true;
   c.activation = activation;
   c.options.threads = 2;
   c.max_length = 1024;

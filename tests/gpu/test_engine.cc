@@ -32,8 +32,10 @@ std::string name_of(const testing::TestParamInfo<const char*>& info) {
 INSTANTIATE_TEST_SUITE_P(Models, CudaEngine, testing::ValuesIn(kModels), name_of);
 
 TEST_P(CudaEngine, Fp32TokensEqualTheProcessors) {
-  const runtime::EngineConfig c = engine_config(DType::f32);
-  for (const int64_t length : {1, 17, 64, 65, 200}) {
+  for (const auto& [exact, length] :
+       {std::pair<bool, int64_t>{true, 65}, {false, 1}, {false, 17}, {false, 64}, {false, 65}, {false, 200}}) {
+    runtime::EngineConfig c = engine_config(DType::f32);
+    c.options.exact = exact;
     const std::vector<int32_t> prompt = random_prompt(length, static_cast<uint64_t>(length));
     std::vector<float> ours, theirs;
     const std::vector<int32_t> got = run_greedy(*device_.model, c, prompt, 40, &ours),
@@ -50,6 +52,7 @@ TEST_P(CudaEngine, Fp32TokensEqualTheProcessors) {
 TEST_P(CudaEngine, RecordedStepsGiveTheBitsOfStepsRunOpByOp) {
   for (const DType activation : {DType::f32, DType::bf16}) {
     runtime::EngineConfig c = engine_config(activation);
+    c.options.exact = activation == DType::f32;
     c.max_sequences = 5;
     c.drafts = 2;
     c.draft_states = DraftStates::slots;
@@ -89,6 +92,7 @@ TEST_P(CudaEngine, WorkOnASecondQueueChangesNoBitAndIsJoinedInEveryLayer) {
   for (const int64_t rows : {0, 64}) {
     runtime::EngineConfig c = engine_config(DType::bf16);
     c.options.overlap_rows = rows;
+    c.options.exact = false;
     c.max_sequences = 3;
     c.buckets = {{1, 1}, {3, 1}};
     runtime::Engine engine(*device_.model, c);
@@ -110,8 +114,10 @@ TEST_P(CudaEngine, WorkOnASecondQueueChangesNoBitAndIsJoinedInEveryLayer) {
       layers += device_.config.mixer[static_cast<size_t>(l)] == MixerKind::kda;
       layers += device_.config.is_moe(l) && device_.config.moe.shared > 0;
     }
-    EXPECT_EQ(forks, rows == 0 ? 0 : layers);
-    EXPECT_EQ(joins, rows == 0 ? 0 : layers);
+    // An op of several kernels may overlap them by itself, so there can be more than the layers' own.
+    EXPECT_GE(forks, rows == 0 ? 0 : layers);
+    EXPECT_LE(forks, rows == 0 ? 0 : static_cast<int64_t>(nodes));
+    EXPECT_EQ(joins, forks);
     EXPECT_EQ(std::count(out.begin(), out.end(), 0), 1) << "one tail";
   }
   for (size_t i = 0; i < answers[0].size(); ++i) EXPECT_TRUE(answers[0][i] == answers[1][i]) << "request " << i;
@@ -121,6 +127,7 @@ TEST_P(CudaEngine, WorkOnASecondQueueChangesNoBitAndIsJoinedInEveryLayer) {
 TEST_P(CudaEngine, PaddingAndCompanyOfABucketChangeNothing) {
   runtime::EngineConfig c = engine_config(DType::f32);
   c.max_sequences = 8;
+  c.options.exact = false;
   for (const int64_t rows : {1, 4, 8}) c.buckets.push_back({rows, 1});
   runtime::Engine engine(*device_.model, c);
   engine.pool().poison_free();
