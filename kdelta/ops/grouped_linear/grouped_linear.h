@@ -1,9 +1,8 @@
 // One projection per expert over the token rows routed to it:
 //   out[p, n] = sum_k x[row[p], k] * w[e][n, k]   for p in [expert_begin[e], expert_begin[e+1])
 // Letters: P routed (token, choice) pairs sorted by expert, E experts, K inputs, N outputs. Numerics and exactness as
-// in linear.h: the bits of a pair's output do not depend on which other pairs share its expert (on
-// CUDA with Options::exact). Experts that take MXFP8
-// inputs (Matrix::input) get every row of x quantised by their rule, once.
+// in linear.h: the bits of a pair's output do not depend on which other pairs share its expert (on CUDA with
+// Options::exact). Experts that take MXFP8 inputs (Matrix::input) get every row of x quantised by their rule, once.
 #pragma once
 
 #include <span>
