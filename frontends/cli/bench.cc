@@ -38,6 +38,10 @@ struct Row {
     for (double r : rates) sum += (r - mean()) * (r - mean());
     return std::sqrt(sum / static_cast<double>(rates.size() - 1));
   }
+  // Nothing where the roof is not known.
+  std::string of_roof(fmt::format_string<double> format) const {
+    return roof_percent.empty() ? "" : fmt::format(format, median(roof_percent));
+  }
   // Range over median.
   double spread_percent() const {
     const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
@@ -68,15 +72,15 @@ class Printer {
                  human_bytes(static_cast<double>(size)), o_.load.dtype, engine_.device_summary(), name, r.mean(),
                  r.deviation());
       if (r.concurrency > 0)
-        fmt::print(" {} | {:.0f} % |", r.against_one.empty() ? "" : fmt::format("{:.2f}", median(r.against_one)),
-                   median(r.roof_percent));
+        fmt::print(" {} | {} |", r.against_one.empty() ? "" : fmt::format("{:.2f}", median(r.against_one)),
+                   r.of_roof("{:.0f} %"));
       fmt::print("\n");
     } else if (o_.output == "csv") {
       fmt::print("{},{},{},\"{}\",{},{},{},{},{:.4f},{:.4f}", engine_.info().kind, size, o_.load.dtype,
                  engine_.device_summary(), r.test, r.tokens, r.depth, r.rates.size(), r.mean(), r.deviation());
       if (r.concurrency > 0)
-        fmt::print(",{:.4f},{:.1f},{},{:.1f}", median(r.rates), r.spread_percent(),
-                   r.against_one.empty() ? "" : fmt::format("{:.3f}", median(r.against_one)), median(r.roof_percent));
+        fmt::print(",{:.4f},{:.1f},{},{}", median(r.rates), r.spread_percent(),
+                   r.against_one.empty() ? "" : fmt::format("{:.3f}", median(r.against_one)), r.of_roof("{:.1f}"));
       fmt::print("\n");
     } else {
       if (o_.output == "json" && !first) fmt::print(",\n ");
@@ -88,8 +92,9 @@ class Printer {
       for (size_t i = 0; i < r.rates.size(); ++i) fmt::print("{}{:.4f}", i == 0 ? "" : ",", r.rates[i]);
       fmt::print("],\"mean_ts\":{:.4f},\"stddev_ts\":{:.4f}", r.mean(), r.deviation());
       if (r.concurrency > 0) {
-        fmt::print(",\"concurrency\":{},\"median_ts\":{:.4f},\"spread_percent\":{:.1f},\"percent_of_roof\":{:.1f}",
-                   r.concurrency, median(r.rates), r.spread_percent(), median(r.roof_percent));
+        fmt::print(",\"concurrency\":{},\"median_ts\":{:.4f},\"spread_percent\":{:.1f}", r.concurrency, median(r.rates),
+                   r.spread_percent());
+        if (!r.roof_percent.empty()) fmt::print(",\"percent_of_roof\":{}", r.of_roof("{:.1f}"));
         if (!r.against_one.empty()) fmt::print(",\"against_one\":{:.3f}", median(r.against_one));
       }
       fmt::print("}}");
@@ -123,7 +128,7 @@ std::vector<Row> measure_concurrency(const BenchOptions& o, Engine& engine) {
       if (interrupted) break;
       const ConcurrentTimes t = engine.bench_concurrent(row.concurrency, prompt, generate);
       row.rates.push_back(static_cast<double>(row.concurrency * generate) / t.seconds);
-      row.roof_percent.push_back(100 * t.roof_seconds / t.seconds);
+      if (t.roof_seconds > 0) row.roof_percent.push_back(100 * t.roof_seconds / t.seconds);
       if (row.concurrency == 1) one = row.rates.back();
       if (one > 0) row.against_one.push_back(row.rates.back() / one);
     }

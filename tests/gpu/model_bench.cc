@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kContext = 8192;
+constexpr int64_t kContext = 8192, kSpare = 512;  // tokens; of prompts and behind them
 constexpr Device kDevice{DeviceKind::cuda, 0};
 
 double seconds_since(Clock::time_point begin) {
@@ -158,28 +158,21 @@ class ModelBench {
                 rate_ * 1e-9);
   }
 
-  // The state of one prompt of the full context, of which every sequence gets a copy on pages of its own.
-  runtime::StateImage context_state() {
-    runtime::Engine engine(*model_.model, config_for(1, kContext + 256));
-    const auto id = engine.submit(prompt_of(kContext, 1, vocabulary()), greedy(200));
-    bool first = false;
-    while (!first) engine.step([&](const runtime::TokenEvent&) { first = true; });
-    return engine.export_state(id);
-  }
-
   void decode() {
-    const runtime::StateImage image = context_state();
     out_["decode"] = Json::array();
     for (const int64_t batch : {1, 8, 64}) {
       for (const bool recorded : {true, false}) {
-        runtime::EngineConfig c = config_for(batch, kContext + 256);
+        runtime::EngineConfig c = config_for(batch, kContext + kSpare);
         c.buckets = {{batch, 1}};
         runtime::Engine engine(*model_.model, c);
-        for (int64_t i = 0; i < batch; ++i) {
-          runtime::StateImage own = image;
-          own.output.back() = static_cast<int32_t>(i * 977 % vocabulary());  // rows that go different ways
-          (void)engine.import_state(own);
-        }
+        // Contexts of their own, so that rows go to experts of their own. Who is ready first decodes beside the others'
+        // prompts.
+        int64_t ready = 0;
+        std::set<runtime::RequestId> heard;
+        for (int64_t i = 0; i < batch; ++i)
+          (void)engine.submit(prompt_of(kContext, static_cast<uint64_t>(i + 1), vocabulary()), greedy(kSpare));
+        while (ready < batch)
+          engine.step([&](const runtime::TokenEvent& e) { ready += heard.insert(e.id).second ? 1 : 0; });
         Bytes nobody;
         if (!recorded) engine.observe(&nobody, nullptr);
         for (int i = 0; i < 5; ++i) engine.step([](const runtime::TokenEvent&) {});
@@ -192,7 +185,7 @@ class ModelBench {
           times.push_back(seconds_since(begin));
         }
         const double median = quantile(times, 0.5);
-        runtime::EngineConfig walked = config_for(batch, kContext + 256);
+        runtime::EngineConfig walked = config_for(batch, kContext + kSpare);
         Bytes bytes;
         (void)runtime::walk_step(*model_.model, walked, true, &bytes);
         Experts experts;
