@@ -181,7 +181,8 @@ auto naming_force(const LoadOptions& o, F f) {
 }
 
 runtime::DraftModelConfig draft_config(const LoadOptions& o, const runtime::EngineConfig& target) {
-  return {.activation = target.activation,
+  return {.device = target.device,
+          .activation = target.activation,
           .recurrent = target.recurrent,
           .max_sequences = target.max_sequences,
           .max_length = target.max_length,
@@ -190,9 +191,11 @@ runtime::DraftModelConfig draft_config(const LoadOptions& o, const runtime::Engi
 }
 
 // Of a CUDA device: what is to lie there must fit beside what others hold.
-void check_device(const LoadOptions& o, const LoadedModel& model) {
+void check_device(const LoadOptions& o, const LoadedModel& model, Model* draft) {
   const runtime::EngineConfig config = engine_config(o, model);
-  const int64_t weights = DeviceWeights::bytes(model.model->weights());
+  int64_t weights = DeviceWeights::bytes(model.model->weights());
+  if (draft != nullptr)
+    weights += DeviceWeights::bytes(draft->weights()) + runtime::plan_model_drafter(*draft, draft_config(o, config));
   const runtime::MemoryPlan plan = naming_force(o, [&] { return runtime::plan_memory(*model.model, config); });
   check_device_memory(config, weights, plan, device_free_bytes(config.device));
 }
@@ -249,8 +252,9 @@ Engine Engine::load(const LoadOptions& options) {
   if (!options.draft_model.empty()) e->draft = load_model(options.draft_model, LoadFormat::checkpoint);
   // Mapped weights may exceed memory, and what was copied is no longer available.
   if (cuda) {
-    check_device(options, e->model);
+    check_device(options, e->model, e->draft.model.get());
     place_weights(e->model, e->config.device, load_choices(options), options.progress);
+    if (e->draft.model) place_weights(e->draft, e->config.device, {}, {});
     e->config.model_id = e->model.identity;
   } else if (!options.dummy_weights || e->draft.model) {
     check_plan(options, e->model, e->draft.model.get(), e->model.report.composed_bytes);  // reserved, not touched yet

@@ -39,6 +39,7 @@ std::unique_ptr<Drafter> make_lookup_drafter(int64_t longest = 4, int64_t shorte
 // A smaller model of the same vocabulary, run greedily or with the request's own draws ahead of the target. It keeps a
 // state of the certain tokens per request and drafts on a copy of it, so a rejected draft leaves nothing behind.
 struct DraftModelConfig {
+  Device device;  // where the draft model's weights are; a CUDA device gives it a queue of its own
   DType activation = DType::bf16;
   DType recurrent = DType::f32;
   int64_t max_sequences = 1, max_length = 4096;  // the target engine's

@@ -3,6 +3,8 @@
 
 #include "kdelta/core/check.h"
 #include "kdelta/runtime/batch_builder.h"
+#include "kdelta/runtime/device_queue.h"
+#include "kdelta/runtime/device_sampler.h"
 #include "kdelta/runtime/drafter.h"
 #include "kdelta/runtime/engine_config.h"
 
@@ -12,6 +14,7 @@ namespace {
 // Two slots a sequence: of the certain tokens, and of the copy that runs ahead.
 EngineConfig engine_config(const DraftModelConfig& c) {
   EngineConfig e;
+  e.device = c.device;
   e.activation = c.activation;
   e.recurrent = c.recurrent;
   e.max_sequences = e.prefix_snapshots = c.max_sequences;
@@ -27,10 +30,12 @@ class ModelDrafter final : public Drafter {
       : model_(model),
         config_(engine_config(config)),
         plan_(plan_memory(model, config_)),
-        pool_(Device{}, model.states(state_params(config_)), pool_size(config_)),
-        builder_(Device{}, batch_capacity(config_)),
-        scratch_(Device{}, plan_.scratch),
-        logits_(Device{}, plan_.logits) {
+        queue_(config.device.kind == DeviceKind::cpu ? nullptr
+                                                     : std::make_unique<DeviceQueue>(config.device, plan_.aux_scratch)),
+        pool_(config.device, model.states(state_params(config_)), pool_size(config_), {}, stream()),
+        builder_(config.device, batch_capacity(config_), stream()),
+        scratch_(config.device, plan_.scratch - plan_.aux_scratch),
+        logits_(config.device, plan_.logits) {
     const auto n = static_cast<size_t>(config_.max_sequences);
     rows_.reserve(n);
     row_queries_.reserve(n);
@@ -52,6 +57,9 @@ class ModelDrafter final : public Drafter {
   void attach(const Exec& ex) override {
     exec_ = ex;
     exec_.scratch = &scratch_;
+    if (!queue_) return;
+    queue_->attach(exec_);
+    sampler_ = std::make_unique<DeviceSampler>(exec_, batch_capacity(config_).logit_rows, model_.config().vocab_size);
   }
 
   void propose(std::span<DraftQuery> queries) override {
@@ -136,7 +144,11 @@ class ModelDrafter final : public Drafter {
                               .prompt = text.first(target.prompt.size()),
                               .output = text.subspan(target.prompt.size())});
     }
-    sample(exec_, {.logits = logits, .rows = sample_rows_, .results = std::span(results_).first(sample_rows_.size())});
+    const std::span<SampleResult> results = std::span(results_).first(sample_rows_.size());
+    if (!queue_) return sample(exec_, {.logits = logits, .rows = sample_rows_, .results = results});
+    if (!sample_rows_.empty()) sampler_->enqueue(logits, sample_rows_);
+    queue_->finish();
+    if (!sample_rows_.empty()) sampler_->collect(results);
   }
 
   // Before the first draft the certain state is set aside: the copy runs ahead in the other slot.
@@ -176,9 +188,13 @@ class ModelDrafter final : public Drafter {
     t.request.computed = std::min(t.request.computed, t.request.known());
   }
 
+  Stream* stream() const { return queue_ ? &queue_->stream() : nullptr; }
+
   const Model& model_;
   EngineConfig config_;
   MemoryPlan plan_;
+  std::unique_ptr<DeviceQueue> queue_;  // null on the CPU
+  std::unique_ptr<DeviceSampler> sampler_;
   StatePool pool_;
   BatchBuilder builder_;
   Arena scratch_;

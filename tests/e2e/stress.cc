@@ -111,7 +111,8 @@ class Mix {
     if (config_.drafts == 0 || rng_() % 3 == 0) return nullptr;
     if (draft != nullptr && rng_() % 2 == 0)
       return runtime::make_model_drafter(*draft,
-                                         {.max_sequences = config_.max_sequences,
+                                         {.device = config_.device,
+                                          .max_sequences = config_.max_sequences,
                                           .max_length = config_.max_length,
                                           .drafts = config_.drafts,
                                           .token_budget = pick(1, 300)},

@@ -379,10 +379,13 @@ class TinyDraft : public testing::Test {
     return c;
   }
   std::unique_ptr<runtime::Drafter> drafter(const EngineConfig& c, int64_t budget = 256) const {
-    return runtime::make_model_drafter(
-        *draft_.model,
-        {.max_sequences = c.max_sequences, .max_length = c.max_length, .drafts = c.drafts, .token_budget = budget},
-        target_.model->config().vocab_size);
+    return runtime::make_model_drafter(*draft_.model,
+                                       {.device = c.device,
+                                        .max_sequences = c.max_sequences,
+                                        .max_length = c.max_length,
+                                        .drafts = c.drafts,
+                                        .token_budget = budget},
+                                       target_.model->config().vocab_size);
   }
   LoadedModel target_, draft_;
 };
@@ -444,7 +447,7 @@ TEST_F(TinyDraft, ProposalsDoNotDependOnEarlierRejectedDrafts) {
 
 TEST_F(TinyDraft, ADraftOfAnotherVocabularyIsRefused) {
   try {
-    runtime::make_model_drafter(*draft_.model, {}, 512);
+    runtime::make_model_drafter(*draft_.model, {.device = test_device()}, 512);
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()), "draft model: a vocabulary of 2304 tokens, expected the target's 512");

@@ -177,6 +177,21 @@ TEST(CudaEngineDoor, AnswersThroughThePublicDoorEqualTheProcessors) {
   EXPECT_EQ(joined, cpu.generate(prompt, g).tokens);
 }
 
+TEST(CudaEngineDoor, ADraftModelGuessesOnTheDeviceAndChangesNoToken) {
+  LoadOptions o{.model = "models/tiny-k3", .device = "cuda", .dtype = "fp32"};
+  o.max_length = 256;
+  Engine plain = Engine::load(o);
+  o.drafts = 4;
+  o.draft_model = "models/tiny-k3-draft";
+  Engine drafted = Engine::load(o);
+  GenerateOptions g;
+  g.temperature = 0;
+  g.max_tokens = 80;
+  const std::vector<int32_t> prompt = plain.tokenize("And the king said to the people of the city, ");
+  EXPECT_EQ(drafted.generate(prompt, g).tokens, plain.generate(prompt, g).tokens);
+  EXPECT_GT(drafted.work().accepted_drafts, 10);
+}
+
 TEST(CudaEngineDoor, NewWeightsReachRecordedSteps) {
   LoadOptions o{.model = "models/tiny-k3", .dtype = "fp32"};
   o.max_length = 256;
