@@ -29,6 +29,8 @@ struct Args {
   void* state;  // [slots, H, V, K]
   int64_t state_slot;
   bool state_bf16;
+  float* records;  // [slots, columns-1, H, 2K + V]; null: each draft column has a slot
+  int64_t record_slot, record_row;
   const int32_t* cu;
   const int32_t* slot;
   int64_t slot_row;
@@ -37,6 +39,7 @@ struct Args {
   const int32_t* snapshot;
   int64_t snapshot_row;
   int count, n_prefill, n_decode, columns, snapshots;
+  int slot_columns;  // columns of `slot` that name states: with records the first alone
   int64_t T, slots;
   int H, K, V;
   bool bounded, beta_raw, l2;
@@ -50,6 +53,7 @@ struct Row {
   int begin, len;
   int source;               // slot of the start state; meaningless when fresh
   int first;                // slot of column 0; -1: a padded row
+  int replayed;             // records to apply to the start state, of a sound row
   bool is_fresh, is_sound;  // unsound: accepted, a slot or cu out of range
 };
 
@@ -61,7 +65,11 @@ __device__ __forceinline__ bool in_pool(const Args& a, int slot) {
 }
 // Columns that row n writes, counted from column 0.
 __device__ __forceinline__ int written_columns(const Args& a, int n, int len) {
-  return n < a.n_prefill ? 1 : len;
+  return n < a.n_prefill || a.slot_columns == 1 ? 1 : len;
+}
+// Record j of one head in a slot: exp(g) [K] | kn [K] | u [V].
+__device__ __forceinline__ float* record_of(const Args& a, int slot, int j, int h) {
+  return a.records + slot * a.record_slot + j * a.record_row + static_cast<int64_t>(h) * (2 * a.K + a.V);
 }
 
 // Independent loads first: one round trip where a row has one column, two otherwise.
@@ -73,7 +81,8 @@ __device__ __forceinline__ Row read_row(const Args& a, int n) {
   r.first = slot_of(a, n, 0);
   r.len = end - r.begin;
   const bool accepted_fits = accepted >= 1 && accepted <= a.columns;
-  r.source = accepted_fits && accepted > 1 ? slot_of(a, n, accepted - 1) : r.first;
+  r.source = accepted_fits && accepted > 1 && a.slot_columns > 1 ? slot_of(a, n, accepted - 1) : r.first;
+  r.replayed = a.records == nullptr || r.is_fresh ? 0 : accepted - 1;
   r.is_sound = r.begin >= 0 && r.len >= 0 && end <= a.T && accepted_fits && (r.is_fresh || in_pool(a, r.source)) &&
                in_pool(a, r.first) && (n < a.n_prefill || r.len <= a.columns);
   if (!r.is_sound) return r;
@@ -87,7 +96,7 @@ __device__ __forceinline__ bool meets_lower_row(const Args& a, int n, const Row&
   for (int m = threadIdx.x; m < n; m += blockDim.x) {
     const int len = __ldg(a.cu + m + 1) - __ldg(a.cu + m), first = slot_of(a, m, 0);
     if (len <= 0 || first == -1) continue;
-    if (a.columns == 1) {
+    if (a.slot_columns == 1) {
       met |= first == r.first;
       continue;
     }
@@ -102,9 +111,19 @@ __device__ __forceinline__ bool meets_lower_row(const Args& a, int n, const Row&
   return met;
 }
 
-// Raises the faults of a row found unsound, or to meet a lower one. Every thread of the block calls it.
+// What is wrong with a row found unsound, or to meet a lower one: a thread's share.
+__device__ __forceinline__ uint32_t faults_of_row(const Args& a, int n, int first, int step) {
+  return a.records != nullptr ? cuda::row_faults<SlotColumns::first>(a.seq, n, a.T, a.slots, first, step)
+                              : cuda::row_faults<SlotColumns::all>(a.seq, n, a.T, a.slots, first, step);
+}
+// Raises it. Every thread of the block calls it.
 __device__ __forceinline__ void raise_row(const Args& a, int n) {
-  cuda::row_is_faulty<SlotColumns::all>(a.seq, n, a.T, a.slots, a.faults);
+  const uint32_t faults = faults_of_row(a, n, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
+  if (faults != 0 && a.faults != nullptr) atomicOr(a.faults, faults);
+}
+__device__ __forceinline__ uint32_t faults_of_snapshot(const Args& a, int i) {
+  return a.records != nullptr ? cuda::snapshot_faults<SlotColumns::first>(a.seq, i, a.slots)
+                              : cuda::snapshot_faults<SlotColumns::all>(a.seq, i, a.slots);
 }
 
 __device__ __forceinline__ float element(const Operand& x, int64_t t, int h, int d) {
@@ -152,6 +171,9 @@ constexpr int kTailBlocks = 16;
 
 // Launchers; every one only enqueues.
 void launch_portable(const Exec& ex, const Args& a);
-void launch_step(const Exec& ex, const Args& a);
+void launch_step(const Exec& ex, const Args& a);  // decode rows: verify when rows may have drafts
+void launch_verify(const Exec& ex, const Args& a);
+void launch_replay_prefill(const Exec& ex,
+                           const Args& a);  // applies, in place, the records that prefill rows start from
 
 }  // namespace kdelta::kda_cuda

@@ -72,7 +72,7 @@ __device__ void classify(const Args& a, const Workspace& w) {
     }
     if (!met && mine.first != kFault) continue;
     w.sequence[n].first = kFault;
-    if (a.faults != nullptr) atomicOr(a.faults, cuda::row_faults<SlotColumns::all>(a.seq, n, a.T, a.slots, 0, 1));
+    if (a.faults != nullptr) atomicOr(a.faults, faults_of_row(a, n, 0, 1));
   }
   __syncthreads();
 }
@@ -112,7 +112,7 @@ __device__ void link_snapshots(const Args& a, const Workspace& w, int chunks) {
     const int32_t* x = a.snapshot + s * a.snapshot_row;
     const int n = x[0], position = x[1];
     w.snapshot_next[s] = kNotTaken;
-    const uint32_t bits = cuda::snapshot_faults<SlotColumns::all>(a.seq, s, a.slots);
+    const uint32_t bits = faults_of_snapshot(a, s);
     if (bits != 0 && a.faults != nullptr) atomicOr(a.faults, bits);
     if (x[2] == -1 || bits != 0 || w.sequence[n].first < 1) continue;
     const int whole = position / kChunkTokens;

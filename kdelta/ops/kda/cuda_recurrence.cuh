@@ -19,6 +19,8 @@ struct Recurrence {
   const float*
       start;  // a state in the chunk schedule's workspace, or null: the pool's slot `source`, or zero when it is 0
   int source;
+  int replayed = 0;         // records of `source` to apply first
+  bool writes_keys = true;  // a decode row with records: this call puts decays and keys into its own
 };
 
 struct RecurrenceShared {
@@ -35,6 +37,11 @@ __device__ __forceinline__ void put_pool(const Args& a, int64_t at, float x) {
     static_cast<__nv_bfloat16*>(a.state)[at] = __float2bfloat16(x);
   else
     static_cast<float*>(a.state)[at] = x;
+}
+// An element of a state behind one more record, as the token that left it made it.
+__device__ __forceinline__ float replayed_value(bool is_bf16, float s, float decay, float k, float u) {
+  s = fmaf(k, u, s * decay);
+  return is_bf16 ? __bfloat162float(__float2bfloat16(s)) : s;
 }
 __device__ __forceinline__ float sum32(float x) {
 #pragma unroll
@@ -74,6 +81,20 @@ __device__ void run_recurrence(const Args& a, const Recurrence& r, RecurrenceSha
         s[i][j] = pool_value(a, place(r.source, i, d));
     }
   }
+  for (int x = 0; x < r.replayed; ++x) {
+    const float* record = record_of(a, r.source, x, r.h);
+    float u[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) u[i] = row[i] < a.V ? record[2 * a.K + row[i]] : 0.0f;
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      const int d = lane + 32 * j;
+      if (d >= a.K) continue;
+      const float decay = record[d], k = record[a.K + d];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[i][j] = replayed_value(a.state_bf16, s[i][j], decay, k, u[i]);
+    }
+  }
   auto store = [&](int slot) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -103,6 +124,10 @@ __device__ void run_recurrence(const Args& a, const Recurrence& r, RecurrenceSha
     const float fk = a.l2 ? rsqrtf(kk + 1e-6f) : 1.0f, fq = a.l2 ? a.scale * rsqrtf(qq + 1e-6f) : a.scale;
     qk *= fk * fq;
     const float beta = beta_of(a, t, r.h);
+    float* record = r.decode && a.records != nullptr && step > 0 ? record_of(a, r.slot, step - 1, r.h) : nullptr;
+    if (record != nullptr && r.writes_keys)
+      for (int d = threadIdx.x; d < a.K; d += kScanThreads)
+        record[d] = shared.decay[buffer][d], record[a.K + d] = shared.k[buffer][d] * fk;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float v = row[i] < a.V ? element(a.v, t, r.h, row[i]) : 0.0f;
@@ -122,6 +147,7 @@ __device__ void run_recurrence(const Args& a, const Recurrence& r, RecurrenceSha
         const int d = lane + 32 * j;
         if (d < a.K) s[i][j] = fmaf(shared.k[buffer][d] * fk, delta, s[i][j]);
       }
+      if (record != nullptr && lane == 0 && row[i] < a.V) record[2 * a.K + row[i]] = delta;
       if (r.with_out && lane == 0 && row[i] < a.V) put_out(a, t, r.h, row[i], fmaf(qk, delta, seen));
     }
     if (a.state_bf16 && (r.decode || (step + 1) % 64 == 0))
@@ -129,11 +155,11 @@ __device__ void run_recurrence(const Args& a, const Recurrence& r, RecurrenceSha
       for (int i = 0; i < 4; ++i)
 #pragma unroll
         for (int j = 0; j < kPerLane; ++j) s[i][j] = __bfloat162float(__float2bfloat16(s[i][j]));
-    if (r.decode) store(slot_of(a, r.n, step));
+    if (r.decode && record == nullptr) store(slot_of(a, r.n, step));
     for (int x = 0; r.with_out && !r.decode && x < a.snapshots; ++x) {
       const int32_t* q = a.snapshot + x * a.snapshot_row;
       if (q[2] != -1 && q[0] == r.n && q[1] == step + 1) {
-        if (cuda::snapshot_faults<SlotColumns::all>(a.seq, x, a.slots) == 0) store(q[2]);
+        if (faults_of_snapshot(a, x) == 0) store(q[2]);
       }
     }
   }

@@ -5,12 +5,10 @@
 namespace kdelta {
 
 const char* kda_cuda_refuse(const KdaDesc& d) {
-  if (d.records > 0) return "drafts that leave records";
   return d.K > 256 ? "keys wider than 256" : nullptr;
 }
 
 const char* kda_cuda_chunk_refuse(const KdaDesc& d) {
-  if (d.records > 0) return "drafts that leave records";
   if (d.activation != DType::bf16) return "f32 activations";
   if (d.K != 128 || d.V != 128) return "widths other than 128";
   return d.aligned ? nullptr : "rows that do not begin at 16 bytes, or lie 8 MB apart";

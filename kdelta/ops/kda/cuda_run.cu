@@ -20,11 +20,14 @@ Args arguments(const Exec& ex, const KdaArgs& a, const KdaDesc& d) {
   x.out = a.out.data, x.out_token = a.out.stride[0], x.out_head = a.out.stride[1],
   x.out_bf16 = a.out.dtype == DType::bf16;
   x.state = a.state.data, x.state_slot = a.state.stride[0], x.state_bf16 = a.state.dtype == DType::bf16;
+  if (!a.records.null())
+    x.records = a.records.data, x.record_slot = a.records.stride[0], x.record_row = a.records.stride[1];
   x.seq = cuda::sequence_arrays(a.seq);
   x.cu = x.seq.cu, x.slot = x.seq.slot, x.slot_row = x.seq.slot_stride, x.accepted = x.seq.accepted,
   x.fresh = x.seq.fresh;
   x.snapshot = x.seq.snapshot, x.snapshot_row = x.seq.snapshot_stride, x.snapshots = x.seq.snapshots;
   x.count = x.seq.count, x.n_prefill = a.seq.n_prefill, x.n_decode = a.seq.n_decode, x.columns = x.seq.columns;
+  x.slot_columns = a.records.null() ? x.columns : 1;
   x.T = d.T, x.slots = a.state.dim(0);
   x.H = static_cast<int>(d.H), x.K = static_cast<int>(d.K), x.V = static_cast<int>(d.V);
   x.bounded = a.gate_kind == KdaGate::bounded, x.beta_raw = a.beta_kind == KdaBeta::raw,
@@ -38,6 +41,7 @@ void run(const Exec& ex, const KdaArgs& a, const KdaDesc& d, void* scratch, int 
   if (x.n_prefill > 0) {
     Workspace w;
     layout_workspace(w, scratch, d.T, d.n_prefill, d.H, d.snapshots, segments);
+    if (x.records != nullptr && x.columns > 1) launch_replay_prefill(ex, x);
     launch_plan(ex, x, w);
     launch_factors(ex, x, w, d.target.multiprocessors);
     if (divide_up(std::min(d.longest, d.T), kChunkTokens) > w.per_segment) launch_scan(ex, x, w);

@@ -69,7 +69,7 @@ Cost kda_cost(const KdaArgs& args);
 // records would start from. Slot -1 is skipped, accepted 1 changes nothing; no two rows may name one slot. Only
 // enqueues. Runs the kernel of the instruction set that kda would run. Throws Error(invalid_argument) naming the
 // argument for wrong shapes, dtypes and strides, accepted outside 1..columns, slots outside 1..slots-1 or named twice,
-// before anything is written.
+// before anything is written; on CUDA a row whose slot or accepted is such is skipped whole and raises its Fault.
 struct KdaReplayArgs {
   AnyView state;  // as above
   View<float> records;

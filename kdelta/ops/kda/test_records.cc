@@ -1,7 +1,5 @@
 // Verification with replay records: the same bits as with a slot per draft, and as single steps.
-#include <random>
-
-#include "kdelta/ops/kda/test_problem.h"
+#include "kdelta/ops/kda/test_records.h"
 
 namespace kdelta {
 namespace {
@@ -10,122 +8,40 @@ using test::Guarded;
 using test::Problem;
 using test::Row;
 using test::Sizes;
-using test::State;
 using test::TestExec;
+
+struct Runner {
+  TestExec& ex;
+  template <class S>
+  void run(Problem<bf16, S>& p) {
+    p.run(ex);
+  }
+  template <class S>
+  void replay(Problem<bf16, S>& p, Guarded<int32_t>& slot, Guarded<int32_t>& accepted) {
+    kda_replay(ex, {.state = p.state.view(), .records = *p.records, .slot = slot, .accepted = accepted});
+    EXPECT_TRUE(p.state.guards_intact());
+  }
+};
 
 class KdaRecords : public test::VariantTest {
  protected:
   KdaRecords() { ex.force("kda", GetParam()); }
   TestExec ex;
+  Runner on{ex};
 };
 KDELTA_INSTANTIATE_VARIANTS(KdaRecords, kda_variants());
 
-// One sequence that runs step by step: state and records stay, each step brings its tokens.
-template <class S>
-class Sequence {
- public:
-  Sequence(const Sizes& sizes, bool records) : z_(sizes), keeps_(records), last_(problem({Row{.len = 0}})) {}
-  void start(const float* state) {
-    for (int64_t i = 0; i < z_.H * z_.V * z_.K; ++i) last_.slot_data(1)[i] = from_float<S>(state[i]);
-  }
-  // `len` tokens of `source` from `from` on, as a decode row or a prefill that follows a step that kept `accepted`.
-  const Problem<bf16, S>& step(TestExec& ex, const Problem<>& source, int64_t from, int64_t len, int32_t accepted,
-                               bool prefill = false) {
-    Problem<bf16, S> p = problem({Row{.len = len, .accepted = accepted}}, prefill);
-    std::memcpy(p.q.data(), source.q.data() + from * z_.H * z_.K, static_cast<size_t>(len * z_.H * z_.K) * 2);
-    std::memcpy(p.k.data(), source.k.data() + from * z_.H * z_.K, static_cast<size_t>(len * z_.H * z_.K) * 2);
-    std::memcpy(p.gate.data(), source.gate.data() + from * z_.H * z_.K, static_cast<size_t>(len * z_.H * z_.K) * 2);
-    std::memcpy(p.v.data(), source.v.data() + from * z_.H * z_.V, static_cast<size_t>(len * z_.H * z_.V) * 2);
-    std::memcpy(p.beta.data(), source.beta.data() + from * z_.H, static_cast<size_t>(len * z_.H) * 2);
-    std::memcpy(p.a_log.data(), source.a_log.data(), static_cast<size_t>(z_.H) * 4);
-    std::memcpy(p.dt_bias.data(), source.dt_bias.data(), static_cast<size_t>(z_.H * z_.K) * 4);
-    std::memcpy(p.state.data(), last_.state.data(), static_cast<size_t>(p.state.size()) * sizeof(S));
-    if (keeps_) *p.records = *last_.records;
-    p.run(ex);
-    last_ = std::move(p);
-    return last_;
-  }
-  // What nobody may read again after a step that kept `accepted`.
-  void poison_rejected(int32_t accepted) {
-    for (int64_t j = accepted - 1; j + 1 < z_.columns; ++j)
-      std::fill_n(last_.record(1, j), last_.record_floats(), std::nanf(""));
-  }
-  Problem<bf16, S>& last() { return last_; }
-
- private:
-  Problem<bf16, S> problem(std::vector<Row> rows, bool prefill = false) const {
-    rows[0].slots = {1};
-    for (int32_t c = 1; !keeps_ && c < z_.columns; ++c) rows[0].slots.push_back(1 + c);
-    Problem<bf16, S> p = prefill ? Problem<bf16, S>(z_, rows) : Problem<bf16, S>(z_, {}, rows);
-    if (keeps_) p.keep_records();
-    return p;
-  }
-  Sizes z_;
-  bool keeps_;
-  Problem<bf16, S> last_;
-};
-
-template <class S>
-bool same_state(Problem<bf16, S>& a, Problem<bf16, S>& b) {
-  return std::memcmp(a.slot_data(1), b.slot_data(1), a.slot_bytes()) == 0;
-}
-
-template <class S>
-void commit(TestExec& ex, Problem<bf16, S>& p, int32_t accepted) {
-  Guarded<int32_t> slot({3}), kept({3});
-  slot[0] = -1, slot[1] = 1, slot[2] = -1;
-  kept[0] = 99, kept[1] = accepted, kept[2] = -7;
-  kda_replay(ex, {.state = p.state.view(), .records = *p.records, .slot = slot, .accepted = kept});
-  EXPECT_TRUE(p.state.guards_intact());
-}
-
-// Verify with every number of drafts, keep every number of them: the outputs, the committed state, and the state and
-// outputs of the step behind it are those of single steps. Rejected records and slots nobody owns hold NaN.
-template <class S>
-void every_accepted_count(TestExec& ex, const Sizes& z, const std::vector<int64_t>& lengths) {
-  const int64_t most = z.columns;
-  const Problem<> tokens({.H = z.H, .K = z.K, .V = z.V, .tail = 0}, {Row{.len = most + 2}});
-  Sequence<S> single({.H = z.H, .K = z.K, .V = z.V, .slots = 3}, false);
-  single.start(tokens.state.data() + z.H * z.K * z.V);
-  std::vector<Problem<bf16, S>> plain;  // after 1, 2, ... tokens
-  for (int64_t i = 0; i < most + 2; ++i) plain.push_back(single.step(ex, tokens, i, 1, 1));
-  for (const int64_t len : lengths) {
-    Sequence<S> verify(z, true);
-    verify.start(tokens.state.data() + z.H * z.K * z.V);
-    verify.step(ex, tokens, 0, len, 1);
-    for (int64_t i = 0; i < len; ++i)
-      ASSERT_EQ(std::memcmp(verify.last().out_row(i), plain[static_cast<size_t>(i)].out_row(0), plain[0].out_bytes(1)),
-                0)
-          << "token " << i << " of " << len;
-    ASSERT_TRUE(same_state(verify.last(), plain[0])) << "the slot holds the state after the certain token, " << len;
-    for (int32_t accepted = 1; accepted <= len; ++accepted) {
-      Sequence<S> next = verify;
-      next.poison_rejected(accepted);
-      Problem<bf16, S> committed = next.last();
-      commit(ex, committed, accepted);
-      ASSERT_TRUE(same_state(committed, plain[static_cast<size_t>(accepted) - 1])) << accepted << " of " << len;
-      const Problem<bf16, S>& p = next.step(ex, tokens, accepted, std::min<int64_t>(2, most), accepted);
-      const auto first = static_cast<size_t>(accepted);
-      ASSERT_EQ(std::memcmp(p.out_row(0), plain[first].out_row(0), p.out_bytes(1)), 0) << accepted << " of " << len;
-      if (most > 1) {
-        ASSERT_EQ(std::memcmp(p.out_row(1), plain[first + 1].out_row(0), p.out_bytes(1)), 0);
-      }
-      ASSERT_TRUE(same_state(next.last(), plain[first])) << accepted << " of " << len;
-    }
-  }
-}
-
 TEST_P(KdaRecords, HaveTheBitsOfSingleStepsForEveryAcceptedCount) {
-  every_accepted_count<float>(ex, {.H = 2, .K = 60, .V = 37, .slots = 3, .columns = 17}, {1, 2, 3, 5, 16, 17});
-  every_accepted_count<bf16>(ex, {.H = 2, .K = 60, .V = 37, .slots = 3, .columns = 17}, {1, 2, 9, 17});
-  every_accepted_count<float>(ex, {.H = 1, .K = 128, .V = 128, .slots = 3, .columns = 5}, {5});
-  every_accepted_count<bf16>(ex, {.H = 1, .K = 128, .V = 128, .slots = 3, .columns = 5}, {5});
-  every_accepted_count<float>(ex, {.H = 1, .K = 16, .V = 20, .slots = 3, .columns = 1}, {1});
+  test::every_accepted_count<float>(on, {.H = 2, .K = 60, .V = 37, .slots = 3, .columns = 17}, {1, 2, 3, 5, 16, 17});
+  test::every_accepted_count<bf16>(on, {.H = 2, .K = 60, .V = 37, .slots = 3, .columns = 17}, {1, 2, 9, 17});
+  test::every_accepted_count<float>(on, {.H = 1, .K = 128, .V = 128, .slots = 3, .columns = 5}, {5});
+  test::every_accepted_count<bf16>(on, {.H = 1, .K = 128, .V = 128, .slots = 3, .columns = 5}, {5});
+  test::every_accepted_count<float>(on, {.H = 1, .K = 16, .V = 20, .slots = 3, .columns = 1}, {1});
 }
 
 // More drafts than a chunk of tokens holds: there is no fixed limit.
 TEST_P(KdaRecords, HaveTheBitsOfSingleStepsPastAChunkOfDrafts) {
-  every_accepted_count<float>(ex, {.H = 1, .K = 20, .V = 19, .slots = 3, .columns = 70}, {64, 65, 70});
+  test::every_accepted_count<float>(on, {.H = 1, .K = 20, .V = 19, .slots = 3, .columns = 70}, {64, 65, 70});
 }
 
 // A head whose value channels two threads share: no part writes a record that another has yet to replay.
@@ -133,135 +49,27 @@ TEST_P(KdaRecords, HaveTheBitsOfSingleStepsWhenThreadsShareAHead) {
   for (int threads : {2, 5}) {
     TestExec team(threads);
     team.force("kda", GetParam());
+    Runner all{team};
     for (int repeat = 0; repeat < 20; ++repeat)
-      every_accepted_count<float>(team, {.H = 1, .K = 64, .V = 200, .slots = 3, .columns = 4}, {4});
-  }
-}
-
-// Steps of any length behind each other, with any number of drafts kept, a prefill among them.
-template <class S>
-void any_history(TestExec& ex, uint64_t seed) {
-  std::mt19937_64 rng(seed);
-  const auto pick = [&](int64_t lo, int64_t hi) {
-    return lo + static_cast<int64_t>(rng() % static_cast<uint64_t>(hi - lo + 1));
-  };
-  const int64_t columns = pick(1, 9);
-  const Sizes slots{.H = 2, .K = pick(1, 70), .V = pick(1, 70), .slots = columns + 2, .columns = columns};
-  Sizes records = slots;
-  records.slots = 3;
-  Sequence<S> a(slots, false), b(records, true);
-  const Problem<> tokens({.H = 2, .K = slots.K, .V = slots.V, .tail = 0}, {Row{.len = 200}}, {}, seed);
-  a.start(tokens.state.data() + 2 * slots.K * slots.V), b.start(tokens.state.data() + 2 * slots.K * slots.V);
-  int32_t accepted = 1;
-  for (int64_t at = 0, step = 0; at + 80 < 200 && step < 12; ++step) {
-    const bool prefill = pick(0, 7) == 0;
-    const int64_t len = prefill ? pick(1, 20) : pick(1, columns);
-    const auto& x = a.step(ex, tokens, at, len, accepted, prefill);
-    b.poison_rejected(accepted);
-    const auto& y = b.step(ex, tokens, at, len, accepted, prefill);
-    ASSERT_EQ(std::memcmp(x.out_row(0), y.out_row(0), x.out_bytes(len)), 0) << "seed " << seed << " step " << step;
-    accepted = prefill ? 1 : static_cast<int32_t>(pick(1, len));
-    at += prefill ? len : accepted;
-    Problem<bf16, S> committed = b.last();
-    commit(ex, committed, accepted);
-    ASSERT_EQ(std::memcmp(committed.slot_data(1), a.last().slot_data(accepted), committed.slot_bytes()), 0)
-        << "seed " << seed << " step " << step;
+      test::every_accepted_count<float>(all, {.H = 1, .K = 64, .V = 200, .slots = 3, .columns = 4}, {4});
   }
 }
 
 TEST_P(KdaRecords, ContinueAnyHistoryWithTheBitsOfASlotPerDraft) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
-    any_history<float>(ex, seed);
-    any_history<bf16>(ex, seed);
+    test::any_history<float>(on, seed);
+    test::any_history<bf16>(on, seed);
   }
 }
 
-// Rows of a batch do not meet: fresh, prefilling, plain, verifying and padded ones, each as with slots.
 TEST_P(KdaRecords, ServeMixedBatchesRowByRow) {
-  const Sizes z{.H = 2, .K = 40, .V = 52, .slots = 30, .columns = 4};
-  const auto rows = [](bool slots) {
-    const auto row = [&](int64_t len, int32_t slot, int32_t accepted, uint8_t fresh) {
-      Row r{.len = len, .slots = {slot}, .accepted = accepted, .fresh = fresh};
-      for (int32_t c = 1; slots && slot > 0 && c < 4; ++c) r.slots.push_back(slot * 3 + 5 + c);
-      return r;
-    };
-    return std::pair(
-        std::vector<Row>{row(20, 1, 1, 0), row(7, 2, 4, 1)},
-        std::vector<Row>{row(4, 3, 4, 1), row(1, 4, 1, 0), row(0, 5, 2, 0), row(2, -1, 1, 0), row(3, 6, 1, 0)});
-  };
-  const auto [sp, sd] = rows(true);
-  const auto [rp, rd] = rows(false);
-  Problem<> slots(z, sp, sd), records(z, rp, rd);
-  records.keep_records();
-  std::memcpy(records.state.data(), slots.state.data(), static_cast<size_t>(slots.state.size()) * 4);
-  const Problem<> before = records;
-  slots.run(ex);
-  records.run(ex);
-  EXPECT_TRUE(same_bits(slots.out, records.out));
-  for (const int32_t s : {1, 2, 3, 4, 5, 6})
-    EXPECT_EQ(std::memcmp(slots.slot_data(s), records.slot_data(s), slots.slot_bytes()), 0) << "slot " << s;
-  for (int32_t s = 0; s < 30; ++s) {
-    const bool drafted = s == 3 || s == 6;
-    if (s == 0 || s == 5 || s > 6) {
-      EXPECT_EQ(std::memcmp(before.slot_data(s), records.slot_data(s), slots.slot_bytes()), 0) << "slot " << s;
-    }
-    for (int64_t j = 0; j < 3; ++j) {
-      const bool written = !std::isnan(*records.record(s, j));
-      EXPECT_EQ(written, drafted && j < (s == 3 ? 3 : 2)) << "record " << j << " of slot " << s;
-    }
-  }
+  test::mixed_batch(on, 40, 52);
 }
-
-// What the contract says of a record, against the oracle's own numbers: exp(g), the normalised key, the change.
 TEST_P(KdaRecords, HoldDecayKeyAndChange) {
-  const Sizes z{.H = 2, .K = 24, .V = 20, .tail = 0, .slots = 3, .columns = 3};
-  for (const KdaGate gate : {KdaGate::bounded, KdaGate::softplus}) {
-    Problem<> p(z, {}, {Row{.len = 3, .slots = {1}}});
-    p.gate_kind = gate;
-    p.keep_records();
-    State s = p.state_of(1);
-    std::vector<State> after;
-    for (int64_t i = 0; i < 3; ++i) {
-      p.oracle(s, i, 1);
-      after.push_back(s);
-    }
-    p.run(ex);
-    for (int64_t j = 0; j < 2; ++j)
-      for (int64_t h = 0; h < z.H; ++h) {
-        const float *decay = p.record(1, j) + h * (2 * z.K + z.V), *key = decay + z.K, *change = key + z.K;
-        double norm = 0;
-        for (int64_t d = 0; d < z.K; ++d) {
-          norm += double{key[d]} * double{key[d]};
-          ASSERT_NEAR(decay[d], std::exp(p.log_decay(j + 1, h, d)), 2e-6);
-        }
-        ASSERT_NEAR(norm, 1, 1e-5);
-        for (int64_t d = 0; d < z.K; ++d)
-          for (int64_t e = 0; e < z.V; ++e) {
-            const auto at = static_cast<size_t>((h * z.K + d) * z.V + e);
-            const auto i = static_cast<size_t>(j);
-            ASSERT_NEAR(after[i][at] * double{decay[d]} + double{change[e]} * double{key[d]}, after[i + 1][at], 2e-5);
-          }
-      }
-  }
+  test::contents_of_records(on, 24, 20);
 }
-
-// NaN in a draft reaches its own record and output, and what follows only when the draft is kept.
 TEST_P(KdaRecords, ARejectedDraftOfNaNsChangesNothing) {
-  const Sizes z{.H = 2, .K = 36, .V = 30, .slots = 3, .columns = 4};
-  Problem<> tokens({.H = 2, .K = 36, .V = 30, .tail = 0}, {Row{.len = 8}});
-  Sequence<float> clean(z, true);
-  clean.start(tokens.state.data() + z.H * z.K * z.V);
-  Sequence<float> sick = clean;
-  clean.step(ex, tokens, 0, 2, 1);
-  Problem<> bad = tokens;
-  bad.poison_token(2), bad.poison_token(3);
-  sick.step(ex, bad, 0, 4, 1);
-  EXPECT_EQ(std::memcmp(clean.last().out_row(0), sick.last().out_row(0), clean.last().out_bytes(2)), 0);
-  EXPECT_TRUE(std::isnan(*sick.last().record(1, 1)));
-  clean.step(ex, tokens, 2, 3, 2);
-  sick.step(ex, tokens, 2, 3, 2);
-  EXPECT_EQ(std::memcmp(clean.last().out_row(0), sick.last().out_row(0), clean.last().out_bytes(3)), 0);
-  EXPECT_TRUE(same_state(clean.last(), sick.last()));
+  test::rejected_nans(on, 36, 30);
 }
 
 TEST(KdaRecordsRefuse, FaultsOfTheBatchBeforeAnythingIsWritten) {

@@ -35,7 +35,7 @@ int64_t kda_cuda_serial_scratch(const KdaDesc& d);
 #undef KDELTA_VARIANT
 
 // The kernels of kda_replay. Its row follows from kda's: the one of the same name, else the first that needs no more
-// than kda's row does.
+// than kda's row does; on CUDA there is one.
 using KdaReplayVariant = Variant<KdaReplayArgs, KdaDesc>;
 std::span<const KdaReplayVariant> kda_replay_variants();
 
