@@ -8,10 +8,15 @@ const char* kda_cuda_refuse(const KdaDesc& d) {
   return d.K > 256 ? "keys wider than 256" : nullptr;
 }
 
-const char* kda_cuda_chunk_refuse(const KdaDesc& d) {
+const char* kda_cuda_serial_refuse(const KdaDesc& d) {
   if (d.activation != DType::bf16) return "f32 activations";
   if (d.K != 128 || d.V != 128) return "widths other than 128";
   return d.aligned ? nullptr : "rows that do not begin at 16 bytes, or lie 8 MB apart";
+}
+
+const char* kda_cuda_chunk_refuse(const KdaDesc& d) {
+  if (d.exact && d.n_prefill > 0) return "exact mode: it cuts sequences by the tokens of the whole call";
+  return kda_cuda_serial_refuse(d);
 }
 
 int64_t kda_cuda_chunk_scratch(const KdaDesc& d) {

@@ -114,6 +114,7 @@ void kda(const Exec& ex, const KdaArgs& a) {
                      .n_prefill = a.seq.n_prefill,
                      .snapshots = a.seq.snapshot.null() ? 0 : a.seq.snapshot.dim(0),
                      .longest = a.seq.max_len,
+                     .exact = ex.options->exact,
                      .aligned = is_aligned(a)};
   run_op(ex, "kda", kda_variants(), a, desc, kda_cost(a));
 }

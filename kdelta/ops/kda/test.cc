@@ -498,5 +498,16 @@ TEST(KdaPlanning, TouchesNothingAndAsksForAllThatASmallerCallTakes) {
   EXPECT_LE(ex.arena().peak(), plan.peak());
 }
 
+// How many segments cuda_chunk cuts a sequence into depends on the tokens of the call, hence on company.
+TEST(KdaChoice, ExactModeRefusesTheRowWhoseCutsDependOnTheCall) {
+  KdaDesc d{.K = 128, .V = 128, .n_prefill = 1, .aligned = true};
+  EXPECT_EQ(kda_cuda_chunk_refuse(d), nullptr);
+  d.exact = true;
+  EXPECT_STREQ(kda_cuda_chunk_refuse(d), "exact mode: it cuts sequences by the tokens of the whole call");
+  EXPECT_EQ(kda_cuda_serial_refuse(d), nullptr);
+  d.n_prefill = 0;
+  EXPECT_EQ(kda_cuda_chunk_refuse(d), nullptr) << "decode rows are not cut";
+}
+
 }  // namespace
 }  // namespace kdelta

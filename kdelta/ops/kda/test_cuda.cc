@@ -275,6 +275,21 @@ TEST_F(KdaCuda, VerifyingTokensHasTheBitsOfSingleSteps) {
   });
 }
 
+// The row that is chosen there does not look at the tokens of the call.
+TEST_F(KdaCuda, InExactModeCompanyChangesNoBit) {
+  Options exact;
+  exact.exact = true;
+  ex.mutable_exec().options = &exact;
+  const Sizes z{.H = 2, .K = 128, .V = 128};
+  Problem<> alone(z, {Row{.len = 700}}), crowd(z, {Row{.len = 700}, Row{.len = 3000}, Row{.len = 65}}, {Row{.len = 1}});
+  crowd.copy_tokens(alone, 0, 0, 700);
+  crowd.copy_slot(alone, 1, 1);
+  run(alone);
+  run(crowd);
+  EXPECT_EQ(std::memcmp(alone.out_row(0), crowd.out_row(0), alone.out_bytes(700)), 0);
+  EXPECT_EQ(std::memcmp(alone.slot_data(1), crowd.slot_data(1), alone.slot_bytes()), 0);
+}
+
 // Views of the merged convolution output; views off the 16-byte grid are refused by the fast rows, taken by the scan.
 TEST_F(KdaCuda, StridedViewsGiveTheBitsOfDenseOnes) {
   for_each_row([&](const std::string& variant) {

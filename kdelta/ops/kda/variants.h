@@ -14,6 +14,7 @@ struct KdaDesc {
   int64_t records = 0;  // of a slot; 0: drafts have slots
   // What the CUDA rows ask besides.
   int64_t n_prefill = 0, snapshots = 0, longest = 0;
+  bool exact = false;    // Options::exact
   bool aligned = false;  // every row of every operand begins at 16 bytes, and 64 rows span less than 2 GB
 };
 
@@ -26,6 +27,7 @@ int64_t kda_chunk_scratch(const KdaDesc& d);
 const char* kda_refuse_f32(const KdaDesc& d);
 const char* kda_cuda_refuse(const KdaDesc& d);
 const char* kda_cuda_chunk_refuse(const KdaDesc& d);
+const char* kda_cuda_serial_refuse(const KdaDesc& d);
 int64_t kda_cuda_chunk_scratch(const KdaDesc& d);
 int64_t kda_cuda_serial_scratch(const KdaDesc& d);
 
