@@ -59,8 +59,7 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const LoadedModel& loa
   c.prefix_snapshots = o.prefix_snapshots;
   c.all_logits = o.all_logits;
   const bool cuda = c.device.kind == DeviceKind::cuda;
-  c.draft_states = parse_draft_states(o.draft_states)
-                       .value_or(cuda ? DraftStates::slots : runtime::lighter_draft_states(*loaded.model, c));
+  c.draft_states = parse_draft_states(o.draft_states).value_or(runtime::lighter_draft_states(*loaded.model, c));
   if (cuda && !o.all_logits && !o.headers_only) c.buckets = decode_buckets(c, o.graph_rows);
   return c;
 }

@@ -38,7 +38,7 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   threads_ = std::make_unique<ThreadPool>(config.options.threads);
   const Device device = config.device;
   if (device.kind != DeviceKind::cpu) {
-    queue_ = std::make_unique<DeviceQueue>(device, plan_.aux_scratch);
+    queue_ = std::make_unique<DeviceQueue>(device, plan_.aux_scratch, replay_numbers(config));
     queue_->attach(exec_);
   }
   Stream* stream = exec_.stream;
@@ -46,7 +46,10 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   pool_ = std::make_unique<StatePool>(
       device, model.states(state_params(config)), pool_size(config),
       [this](int32_t slot, int32_t accepted) {
-        model_.replay(exec_, {&slot, {1}}, {&accepted, {1}}, pool_->views());
+        if (queue_)
+          model_.replay(exec_, queue_->number(slot), queue_->number(accepted), pool_->views());
+        else
+          model_.replay(exec_, {&slot, {1}}, {&accepted, {1}}, pool_->views());
       },
       stream);
   prefixes_ = std::make_unique<PrefixCache>(*pool_, prefix_config(config));

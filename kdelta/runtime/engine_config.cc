@@ -104,6 +104,11 @@ PrefixConfig prefix_config(const EngineConfig& c) {
           .interval = c.prefix_interval};
 }
 
+int64_t replay_numbers(const EngineConfig& c) {
+  if (c.device.kind == DeviceKind::cpu || c.drafts == 0 || c.draft_states == DraftStates::slots) return 0;
+  return 1 + std::max(pool_size(c).slots, 1 + c.drafts);
+}
+
 BatchCapacity batch_capacity(const EngineConfig& c) {
   // A lone prefill may exceed a budget smaller than the grid.
   int64_t tokens = std::max({c.token_budget, c.prefill_grid, c.max_sequences});
@@ -191,7 +196,7 @@ MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t d
   p.logits = device_bytes(device, capacity.logit_rows * model.config().vocab_size * 4);
   const bool cpu = device.kind == DeviceKind::cpu;
   const int64_t batch = BatchBuilder::bytes(capacity), draws = cpu ? 0 : DeviceSampler::bytes(capacity.logit_rows);
-  p.batch = device_bytes(device, batch) + draws;
+  p.batch = device_bytes(device, batch) + device_bytes(device, replay_numbers(config) * 4) + draws;
   p.host = Engine::host_bytes(config) + object_bytes(specs);
   if (!cpu) p.host += batch + draws;  // what is copied from and to the device
   p.drafter = drafter_bytes;

@@ -57,6 +57,8 @@ StateParams state_params(const EngineConfig& config);
 PoolSize pool_size(const EngineConfig& config);
 BatchCapacity batch_capacity(const EngineConfig& config);
 PrefixConfig prefix_config(const EngineConfig& config);
+// How many of the numbers 0, 1, 2, ... a CUDA device holds: slots, and counts of kept tokens, that a replay is told.
+int64_t replay_numbers(const EngineConfig& config);
 // What a request of full length takes while it is in the engine, beside its state.
 int64_t request_bytes(const EngineConfig& config);
 // How this model's drafts are kept in less memory; records when both take the same.

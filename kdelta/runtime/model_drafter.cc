@@ -30,8 +30,9 @@ class ModelDrafter final : public Drafter {
       : model_(model),
         config_(engine_config(config)),
         plan_(plan_memory(model, config_)),
-        queue_(config.device.kind == DeviceKind::cpu ? nullptr
-                                                     : std::make_unique<DeviceQueue>(config.device, plan_.aux_scratch)),
+        queue_(config.device.kind == DeviceKind::cpu
+                   ? nullptr
+                   : std::make_unique<DeviceQueue>(config.device, plan_.aux_scratch, replay_numbers(config_))),
         pool_(config.device, model.states(state_params(config_)), pool_size(config_), {}, stream()),
         builder_(config.device, batch_capacity(config_), stream()),
         scratch_(config.device, plan_.scratch - plan_.aux_scratch),

@@ -50,12 +50,14 @@ TEST_P(CudaEngine, Fp32TokensEqualTheProcessors) {
 
 // Sampled, penalised, with log-probabilities: requests of one crowd in recorded steps answer as in steps run op by op.
 TEST_P(CudaEngine, RecordedStepsGiveTheBitsOfStepsRunOpByOp) {
-  for (const DType activation : {DType::f32, DType::bf16}) {
+  for (const auto& [activation, states] : {std::pair(DType::f32, DraftStates::slots),
+                                           {DType::bf16, DraftStates::slots},
+                                           {DType::bf16, DraftStates::records}}) {
     runtime::EngineConfig c = engine_config(activation);
     c.options.exact = activation == DType::f32;
     c.max_sequences = 5;
     c.drafts = 2;
-    c.draft_states = DraftStates::slots;
+    c.draft_states = states;
     // Steps of the same padded shape, recorded or not.
     c.buckets = {{1, 1}, {2, 1}, {5, 1}, {1, 3}, {2, 3}, {5, 3}};
     class Watcher final : public OpObserver {
@@ -150,7 +152,6 @@ TEST(CudaEngineDoor, AnswersThroughThePublicDoorEqualTheProcessors) {
   o.max_length = 512;
   o.prefix_snapshots = 4;
   o.drafts = 3;
-  o.draft_states = "slots";
   Engine cpu = Engine::load(o);
   o.device = "cuda";
   int64_t reported = 0;
@@ -158,6 +159,7 @@ TEST(CudaEngineDoor, AnswersThroughThePublicDoorEqualTheProcessors) {
   Engine cuda = Engine::load(o);
   EXPECT_GT(reported, 1 << 20) << "weights are uploaded with progress";
   EXPECT_NE(cuda.device_summary().find("cuda:0"), std::string::npos) << cuda.device_summary();
+  EXPECT_EQ(cuda.memory().draft_states, "records") << "the lighter way, as on the processor";
   GenerateOptions g;
   g.temperature = 0;
   g.max_tokens = 60;
