@@ -167,12 +167,16 @@ class Session {
 
   void save(const std::string& path) const {
     if (path.empty()) throw std::runtime_error("/save: no file named");
+    if (messages_.empty()) throw std::runtime_error("/save: nothing has been said; '" + path + "' stays as it is");
     std::string lines;
     for (const ChatMessage& m : messages_) lines += message_line(m) + "\n";
     write_whole_file(path, lines);
-    if (messages_.empty()) return;
     const std::vector<char> state = engine_.save_prefix(engine_.chat_prompt(messages_, settings_));
-    if (!state.empty()) write_whole_file(state_file(path), state);
+    std::error_code none;
+    if (!state.empty())
+      write_whole_file(state_file(path), state);
+    else
+      std::filesystem::remove(state_file(path), none);  // of another conversation
     if (!o_.quiet)
       say("{} messages, {}\n", messages_.size(),
           state.empty() ? "too few for a state" : human_bytes(static_cast<double>(state.size())) + " of state");

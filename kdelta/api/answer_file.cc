@@ -22,17 +22,20 @@ constexpr JsonLimits kLine{.max_bytes = int64_t{1} << 30, .max_values = int64_t{
 constexpr std::string_view kBegin = "{\"id\":\"batch_req_";  // of every line that a batch writes
 
 struct Kept {
-  std::string id;
+  std::string id, request;  // request: "" in a line that does not say
   bool error = false;
 };
 
 Kept read_answer_line(const std::string& line, const std::string& where) {
   const JsonSource source{.name = where, .code = ErrorCode::invalid_argument};
   const JsonReader r(parse_json(line, source, kLine), source);
-  const bool response = r.find<JsonReader>("response").has_value();
+  const auto answer = r.find<JsonReader>("response");
+  const bool response = answer.has_value();
   const bool error = r.find<JsonReader>("error").has_value();
   if (response == error) fail(ErrorCode::invalid_argument, where, ": no answer, expected one of response and error");
-  return {r.get<std::string>("custom_id"), error};
+  return {.id = r.get<std::string>("custom_id"),
+          .request = response ? answer->find<std::string>("request_id").value_or("") : "",
+          .error = error};
 }
 
 // A line without its end: our own is asked again, another's file must not lose it.
@@ -43,7 +46,7 @@ void check_torn(const std::string& line, const std::string& where) {
 
 }  // namespace
 
-AnswerFile::AnswerFile(const std::string& path, const std::set<std::string>& asked) : path_(path) {
+AnswerFile::AnswerFile(const std::string& path, const Asked& asked) : path_(path) {
   std::error_code unknown;
   // A rename must not put a file in the place of a link.
   if (std::filesystem::exists(path_, unknown)) path_ = std::filesystem::canonical(path_).string();
@@ -82,7 +85,7 @@ int AnswerFile::open_locked(const std::string& path, int flags) const {
   fail(ErrorCode::failed, "output: ", path, ": cannot be locked: ", std::strerror(why));
 }
 
-void AnswerFile::keep(const std::set<std::string>& asked) {
+void AnswerFile::keep(const Asked& asked) {
   std::ifstream in(path_, std::ios::binary);
   std::string line;
   int64_t number = 0, whole = 0;
@@ -96,7 +99,11 @@ void AnswerFile::keep(const std::set<std::string>& asked) {
     whole += std::ssize(line) + 1;
     if (line.empty()) continue;
     Kept kept = read_answer_line(line, where);
-    if (kept.error && asked.contains(kept.id))
+    const auto now = asked.find(kept.id);
+    if (now != asked.end() && !kept.request.empty() && kept.request != now->second)
+      fail(ErrorCode::invalid_argument, where, ": the answer to ", printable(kept.id),
+           " is of another request, model or sampling setting than now; remove it, or write to another file");
+    if (kept.error && now != asked.end())
       dropped.insert(number);
     else
       answered_.insert(std::move(kept.id));

@@ -2,6 +2,7 @@
 // it was writing.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -9,10 +10,14 @@ namespace kdelta {
 
 class AnswerFile {
  public:
+  // Requests by their id, each with the number of what its answer depends on.
+  using Asked = std::map<std::string, std::string>;
+
   // Keeps what the file at `path` holds, but for a last line that is torn and for errors of requests in `asked`, which
-  // are to be tried again. Throws Error(invalid_argument) for what is no regular file, for a line that is no answer
-  // (by its number; the file stays as it is), and while another process has it open here.
-  AnswerFile(const std::string& path, const std::set<std::string>& asked);
+  // are to be tried again. Throws Error(invalid_argument) for what is no regular file, for a line that is no answer or
+  // answers something else that was asked by the same id (by its number; the file stays as it is), and while another
+  // process has it open here.
+  AnswerFile(const std::string& path, const Asked& asked);
   ~AnswerFile();
   AnswerFile(const AnswerFile&) = delete;
   AnswerFile& operator=(const AnswerFile&) = delete;
@@ -24,7 +29,7 @@ class AnswerFile {
 
  private:
   int open_locked(const std::string& path, int flags) const;
-  void keep(const std::set<std::string>& asked);
+  void keep(const Asked& asked);
   void replace(const std::string& text);
   void write_all(int file, const std::string& text) const;
 

@@ -18,6 +18,7 @@ constexpr JsonLimits kLine{.max_bytes = int64_t{64} << 20, .max_values = int64_t
 
 struct Line {
   std::string id, text;
+  std::string request;  // number of what the answer depends on
   bool chat = false, thinking = true;
 };
 
@@ -56,10 +57,27 @@ std::vector<Line> read_input(const BatchOptions& options) {
   return all;
 }
 
-std::set<std::string> ids_of(const std::vector<Line>& lines) {
-  std::set<std::string> ids;
-  for (const Line& l : lines) ids.insert(l.id);
-  return ids;
+// A number of the request as it stands in the file, of the model and of what a body that says nothing means. Not of the
+// seed: where nobody names one, every run draws another.
+std::string request_number(const Line& line, uint64_t model, const GenerateOptions& d) {
+  std::string all = str(line.text, '\n', model, ' ', d.temperature, ' ', d.top_p, ' ', d.min_p, ' ', d.top_k, ' ',
+                        d.repetition_penalty, ' ', d.presence_penalty, ' ', d.frequency_penalty, ' ', d.max_tokens, ' ',
+                        d.min_tokens, ' ', d.ignore_eos, ' ', d.show_specials);
+  for (const auto& [token, bias] : d.logit_bias) all += str(' ', token, ':', bias);
+  for (const int32_t id : d.stop_ids) all += str(' ', id);
+  for (const std::string& text : d.stop) all += str('\n', text);
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char c : all) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text(16, '0');
+  for (size_t i = 16; i-- > 0; hash >>= 4) text[i] = kDigits[hash & 15];
+  return text;
+}
+
+AnswerFile::Asked numbered(std::vector<Line>& lines, uint64_t model, const GenerateOptions& defaults) {
+  AnswerFile::Asked asked;
+  for (Line& l : lines) asked[l.id] = l.request = request_number(l, model, defaults);
+  return asked;
 }
 
 Json message_of(const ChatReply& reply) {
@@ -76,7 +94,10 @@ Json message_of(const ChatReply& reply) {
 class Batch {
  public:
   Batch(Engine& engine, const BatchOptions& options)
-      : engine_(engine), o_(options), lines_(read_input(options)), out_(options.output, ids_of(lines_)) {
+      : engine_(engine),
+        o_(options),
+        lines_(read_input(options)),
+        out_(options.output, numbered(lines_, engine.model_id(), options.defaults)) {
     progress_.total = static_cast<int64_t>(lines_.size());
     std::erase_if(lines_, [&](const Line& l) { return out_.answered().contains(l.id); });
     progress_.skipped = progress_.total - static_cast<int64_t>(lines_.size());
@@ -143,10 +164,11 @@ class Batch {
                       {"model", engine_.info().kind},
                       {"choices", Json::Array{Json(std::move(choice))}},
                       {"usage", std::move(usage)}};
-    write(Json::Object{{"id", "batch_req_" + line->id},
-                       {"custom_id", line->id},
-                       {"response", Json::Object{{"status_code", 200}, {"body", std::move(body)}}},
-                       {"error", nullptr}});
+    write(Json::Object{
+        {"id", "batch_req_" + line->id},
+        {"custom_id", line->id},
+        {"response", Json::Object{{"status_code", 200}, {"request_id", line->request}, {"body", std::move(body)}}},
+        {"error", nullptr}});
   }
 
   void write(const Json& value) {

@@ -302,6 +302,9 @@ const ModelInfo& Engine::info() const {
 const MemoryReport& Engine::memory() const {
   return impl_->memory;
 }
+uint64_t Engine::model_id() const {
+  return impl_->engine ? impl_->engine->config().model_id : impl_->config.model_id;
+}
 int64_t Engine::vocab_size() const {
   return impl_->model.config.vocab_size;
 }

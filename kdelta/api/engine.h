@@ -166,6 +166,8 @@ class Engine {
 
   const ModelInfo& info() const;
   const MemoryReport& memory() const;
+  // Tells weights apart: the number that goes with states and answers. 0 of shapes alone.
+  uint64_t model_id() const;
   int64_t vocab_size() const;
   int64_t max_length() const;
   std::string device_summary() const;  // "cpu, 2 threads, avx512_bf16"

@@ -98,6 +98,30 @@ TEST_F(BatchFile, ARunThatWasInterruptedGoesOnWhereItStopped) {
   EXPECT_EQ(run(engine, "parts").skipped, 12);
 }
 
+// A line put in front moves the numbers of those behind; a body, the model or a default may change under one id.
+TEST_F(BatchFile, AnAnswerToAnotherRequestOfTheSameNameIsRefusedAndStays) {
+  const std::string x = R"({"body":{"prompt":"x","max_tokens":3,"temperature":0}})",
+                    lord = R"({"body":{"prompt":"The Lord","max_tokens":3,"temperature":0}})";
+  write("in", x + "\n");
+  Engine engine = load(1);
+  EXPECT_EQ(run(engine, "out").done, 1);
+  const auto before = answers("out");
+  write("in", lord + "\n" + x + "\n");
+  EXPECT_THAT(test::error_of([&] { run(engine, "out"); }),
+              AllOf(HasSubstr("line 1: the answer to line-1 is of another request"), HasSubstr("another file")));
+  EXPECT_EQ(answers("out"), before);
+  write("in", x + "\n");
+  EXPECT_EQ(run(engine, "out").skipped, 1) << "the same request is kept";
+  BatchOptions warmer{.input = path("in"), .output = path("out")};
+  warmer.defaults.top_k = 7;
+  EXPECT_THAT(test::error_of([&] { run_batch(engine, warmer); }), HasSubstr("sampling setting"));
+  LoadOptions other{.model = "models/tiny-k3-draft"};
+  other.threads = 1;
+  other.max_length = 512;
+  Engine draft = Engine::load(other);
+  EXPECT_THAT(test::error_of([&] { run(draft, "out"); }), HasSubstr("model"));
+}
+
 TEST_F(BatchFile, ABadRequestGetsItsErrorAndTheOthersTheirAnswers) {
   write("in", requests(2) + R"(no json
 {"custom_id":"ids","body":{"prompt":[1,99999]}}

@@ -115,6 +115,18 @@ TEST_F(ChatFiles, AStateThatDoesNotBelongToADamagedTextIsNotedAndTheTextCounts) 
   EXPECT_THAT(talk("/load " + path() + "\n", "-q").err, testing::Not(HasSubstr("note:")));
 }
 
+TEST_F(ChatFiles, AnEmptyConversationReplacesNothingAndAShortOneLeavesNoOldState) {
+  ASSERT_TRUE(fs::exists(path() + ".state"));
+  const auto size = fs::file_size(path());
+  EXPECT_EQ(talk("/save " + path() + "\n", "-q").status, 1);
+  EXPECT_EQ(fs::file_size(path()), size);
+  EXPECT_TRUE(fs::exists(path() + ".state"));
+  const Result r = talk("Hi\n/save " + path() + "\n");
+  EXPECT_THAT(r.err, HasSubstr("too few for a state"));
+  EXPECT_FALSE(fs::exists(path() + ".state"));
+  EXPECT_THAT(talk("/load " + path() + "\n", "-q").err, testing::Not(HasSubstr("note:")));
+}
+
 TEST_F(ChatFiles, AStateComputedByOtherInstructionsIsNotedAndKept) {
   const Result r = talk("/load " + path() + "\n", "--isa portable --kda-gate composed");
   EXPECT_EQ(r.status, 0) << r.err;
@@ -149,8 +161,9 @@ TEST_F(ChatFiles, WhatIsNoConversationIsRefusedByName) {
            {"/load /nonesuch", "/nonesuch: cannot open"},
            {"/load /dev/zero", "/dev/zero: not a regular file"},
            {"/load " + folder_, ": not a regular file"},
-           {"/save " + folder_, "no regular file"},
-           {"/save /nonesuch/x", "/nonesuch/x: cannot create"}}) {
+           {"/save " + folder_ + "/nothing", "/save: nothing has been said"},
+           {"Hello\n/save " + folder_, "no regular file"},
+           {"Hello\n/save /nonesuch/x", "/nonesuch/x: cannot create"}}) {
     const Result r = talk(line + "\n", "-q");
     EXPECT_EQ(r.status, 1) << line;
     EXPECT_THAT(r.err, HasSubstr(why)) << line;
