@@ -38,8 +38,8 @@ class Graph {
   Graph(Device device, void* graph, void* executable) : device_(device), graph_(graph), executable_(executable) {}
 
   Device device_;
-  void* graph_ = nullptr;
-  void* executable_ = nullptr;
+  [[maybe_unused]] void* graph_ = nullptr;  // a build without CUDA never has one
+  [[maybe_unused]] void* executable_ = nullptr;
 };
 
 }  // namespace kdelta
