@@ -4,14 +4,12 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 
+#include "kdelta/api/quantize_files.h"
 #include "kdelta/api/quantize_plan.h"
 #include "kdelta/core/check.h"
 #include "kdelta/core/exec.h"
 #include "kdelta/io/checkpoint_index.h"
-#include "kdelta/io/checksum.h"
-#include "kdelta/io/mapped_file.h"
 #include "kdelta/io/new_directory.h"
 #include "kdelta/io/safetensors.h"
 #include "kdelta/ops/common/cpu/parallel.h"
@@ -23,9 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kPieceBytes = int64_t{16} << 20;  // of the source at a time
-constexpr const char* kJobName = "kdelta_quantize.json";
-constexpr const char* kDoneName = "kdelta_quantize_done.json";
-constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // Bytes of the source that are done, and the wish to stop.
 class Meter {
@@ -150,66 +145,6 @@ class TensorWriter {
   Buffer source_, codes_, scale_;
 };
 
-std::string file_name(const Checkpoint& checkpoint, size_t file) {
-  return fs::path(checkpoint.file_path(static_cast<int>(file))).filename();
-}
-
-// The checksums of the files that are finished, in a file of their own beside them.
-class Finished {
- public:
-  // Whatever it cannot read it takes for nothing: the files are then made again.
-  explicit Finished(std::string directory) : directory_(std::move(directory)) {
-    if (!fs::exists(list())) return;
-    try {
-      const Json files = parse_json_file(list());
-      for (const JsonMember& m : files.object()) sums_.set(m.key, m.value.string());
-    } catch (const Error&) {
-      sums_ = Json::Object{};
-    }
-  }
-  bool exists(const std::string& name) const { return fs::exists(fs::path(directory_) / name); }
-  // True when the file has the bytes that it was finished with.
-  bool holds(const std::string& name) const {
-    const Json* sum = sums_.find(name);
-    return sum != nullptr && exists(name) && sum->string() == sum_of(name);
-  }
-  void add(const std::string& name) {
-    sums_.set(name, sum_of(name));
-    write_text_file(list(), json_text(sums_, {.indent = 2}) + "\n");
-  }
-  void forget() const { fs::remove(list()); }
-
- private:
-  std::string list() const { return directory_ + "/" + kDoneName; }
-  std::string sum_of(const std::string& name) const {
-    const MappedFile file(directory_ + "/" + name);
-    const auto bytes = file.bytes();
-    return std::to_string(checksum({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
-  }
-
-  std::string directory_;
-  Json sums_ = Json::Object{};
-};
-
-// What makes two runs the same job: settings and the source's files.
-std::string job_text(const Checkpoint& checkpoint, const QuantizePlan& plan, const QuantizeOptions& o) {
-  Json::Array files;
-  for (size_t f = 0; f < plan.files.size(); ++f) {
-    const fs::path path = checkpoint.file_path(static_cast<int>(f));
-    files.push_back(Json::Object{{"file", path.filename().string()},
-                                 {"bytes", static_cast<int64_t>(fs::file_size(path))},
-                                 {"modified", fs::last_write_time(path).time_since_epoch().count()}});
-  }
-  return json_text(Json::Object{{"qkv", o.qkv},
-                                {"experts", o.experts},
-                                {"weight_rule", o.weight_rule},
-                                {"activation_rule", o.activation_rule},
-                                {"source", fs::canonical(checkpoint.directory()).string()},
-                                {"source_files", std::move(files)}},
-                   {.indent = 2}) +
-         "\n";
-}
-
 void write_file(const std::vector<PlannedTensor>& tensors, const std::string& path, TensorWriter& writer) {
   std::vector<TensorToWrite> outputs;
   for (const PlannedTensor& p : tensors) outputs.insert(outputs.end(), p.outputs.begin(), p.outputs.end());
@@ -223,28 +158,13 @@ void write_file(const std::vector<PlannedTensor>& tensors, const std::string& pa
   file.commit();
 }
 
-void write_index(const Checkpoint& checkpoint, const QuantizePlan& plan, const std::string& path) {
-  CheckpointIndex index{.total_size = plan.report.bytes_after};
-  for (size_t f = 0; f < plan.files.size(); ++f) {
-    index.shards.push_back(file_name(checkpoint, f));
+void write_index(const QuantizePlan& plan, const ResultFiles& files, const std::string& path) {
+  CheckpointIndex index{.shards = files.shards, .total_size = plan.report.bytes_after};
+  for (size_t f = 0; f < plan.files.size(); ++f)
     for (const PlannedTensor& p : plan.files[f])
       for (const TensorToWrite& t : p.outputs) index.entries.push_back({t.name, static_cast<int>(f)});
-  }
   std::ranges::sort(index.entries, {}, &CheckpointIndex::Entry::tensor);
   write_text_file(path, checkpoint_index_text(index));
-}
-
-// Tokenizer, chat template, generation settings: every plain file that holds no weights.
-void copy_companions(const std::string& from, const std::string& to) {
-  constexpr const char* kOther[] = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack"};
-  for (const auto& entry : fs::directory_iterator(from)) {
-    const std::string name = entry.path().filename();
-    const bool weights = std::ranges::any_of(kOther, [&](const char* end) { return name.ends_with(end); });
-    if (!entry.is_regular_file() || weights || name == "config.json" || name == kIndexName || name == kJobName ||
-        name == kDoneName)
-      continue;
-    fs::copy_file(entry.path(), fs::path(to) / name, fs::copy_options::overwrite_existing);
-  }
 }
 
 void check_room(const std::string& directory, int64_t bytes) {
@@ -252,15 +172,15 @@ void check_room(const std::string& directory, int64_t bytes) {
   if (available < bytes) fail(ErrorCode::failed, directory, ": ", bytes, " bytes needed, the disk has ", available);
 }
 
-void write_all(const Checkpoint& checkpoint, QuantizePlan& plan, const QuantizeSettings& settings,
-               const QuantizeOptions& o, const NewDirectory& directory) {
+void write_all(const Checkpoint& checkpoint, QuantizePlan& plan, const ResultFiles& files,
+               const QuantizeSettings& settings, const QuantizeOptions& o, const std::string& partial) {
   Meter meter(o, plan.report.bytes_before);
   TensorWriter writer(checkpoint, settings.weight_rule, o.threads, meter);
-  Finished finished(directory.partial());
+  FinishedFiles finished(partial);
   std::vector<size_t> todo;
   int64_t missing = 0;
   for (size_t f = 0; f < plan.files.size(); ++f) {
-    const std::string name = file_name(checkpoint, f);
+    const std::string& name = files.shards[f];
     int64_t before = 0, after = 0;
     for (const PlannedTensor& p : plan.files[f]) before += p.source->bytes, after += p.bytes();
     if (finished.holds(name)) {
@@ -272,11 +192,10 @@ void write_all(const Checkpoint& checkpoint, QuantizePlan& plan, const QuantizeS
       missing += after;
     }
   }
-  check_room(directory.partial(), missing);
+  check_room(partial, missing);
   for (size_t f : todo) {
-    const std::string name = file_name(checkpoint, f);
-    write_file(plan.files[f], directory.partial() + "/" + name, writer);
-    finished.add(name);
+    write_file(plan.files[f], partial + "/" + files.shards[f], writer);
+    finished.add(files.shards[f]);
   }
   finished.forget();
   plan.report.buffer_bytes = writer.buffer_bytes();
@@ -289,12 +208,13 @@ QuantizeReport quantize(const QuantizeOptions& o) {
   const ModelConfig config = read_config(o.model);
   const Checkpoint checkpoint = Checkpoint::open(o.model);
   QuantizePlan plan = plan_quantize(checkpoint, config, settings);
+  const ResultFiles files = result_files(checkpoint);
   if (o.dry_run) return plan.report;
-  NewDirectory directory(o.out, kJobName, job_text(checkpoint, plan, o));
-  write_all(checkpoint, plan, settings, o, directory);
-  copy_companions(o.model, directory.partial());
-  if (plan.files.size() > 1 || fs::exists(fs::path(o.model) / kIndexName))
-    write_index(checkpoint, plan, directory.partial() + "/" + kIndexName);
+  NewDirectory directory(o.out, kQuantizeJobName, job_text(checkpoint, files, o));
+  write_all(checkpoint, plan, files, settings, o, directory.partial());
+  for (const std::string& name : files.companions)
+    fs::copy_file(fs::path(o.model) / name, fs::path(directory.partial()) / name, fs::copy_options::overwrite_existing);
+  if (files.index) write_index(plan, files, directory.partial() + "/" + kIndexName);
   const Json text = quantized_config(parse_json_file(o.model + "/config.json"), config, plan, settings);
   write_text_file(directory.partial() + "/config.json", json_text(text, {.indent = 2}) + "\n");
   directory.commit();

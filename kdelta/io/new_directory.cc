@@ -32,16 +32,19 @@ void check_target(const std::string& path) {
     fail(ErrorCode::invalid_argument, "out: ", path, " exists, expected a new name or an empty folder");
 }
 
-// What writers that were stopped left behind (kdelta/io/safetensors_write.cc).
 void remove_unfinished(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory))
-    if (entry.path().filename().string().find(".partial-") != std::string::npos) std::filesystem::remove(entry.path());
+    if (is_unfinished_file(entry.path().filename().string())) std::filesystem::remove(entry.path());
 }
 
 }  // namespace
 
+bool is_unfinished_file(std::string_view name) {
+  return name.find(".partial-") != name.npos;  // kdelta/io/safetensors_write.cc
+}
+
 void write_text_file(const std::string& path, const std::string& text) {
-  const std::string unfinished = path + ".partial-text";
+  const std::string unfinished = path + kUnfinishedText;
   std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
   file.close();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace kdelta {
 
@@ -29,6 +30,11 @@ class NewDirectory {
   bool resumed_ = false;
   int lock_ = -1;
 };
+
+// How the name ends under which a text file grows.
+inline constexpr const char* kUnfinishedText = ".partial-text";
+// True for the name of what a writer that was stopped leaves: a text file or a safetensors file, not yet complete.
+bool is_unfinished_file(std::string_view name);
 
 // A small text file, whole or not at all. Throws Error(failed).
 void write_text_file(const std::string& path, const std::string& text);
