@@ -420,7 +420,7 @@ class Program {
     c.add_option("-t,--threads", o.threads, "Threads; 0: every CPU this process may use")
         ->capture_default_str()
         ->check(CLI::Range(0, 1024));
-    c.add_flag("--dry-run", o.dry_run, "Print the sizes, write nothing");
+    c.add_flag("--dry-run", o.dry_run, "Print the sizes and what a run would refuse, write nothing");
     c.add_flag("--json", quantize_.json, "JSON");
   }
 

@@ -37,6 +37,17 @@ void print_json(const QuantizeReport& r) {
       r.bytes_before, r.bytes_after, r.files, r.files_kept, r.files_redone, r.buffer_bytes);
 }
 
+void say_what_was_there(const QuantizeReport& r) {
+  if (r.files_kept > 0) say("{} of {} files were there from an earlier run\n", r.files_kept, r.files);
+  if (r.files_redone > 0) say("{} files were there but not as an earlier run left them: made again\n", r.files_redone);
+}
+
+void say_what_is_there(const QuantizeReport& r) {
+  if (r.files_kept > 0)
+    say("{} of {} files are there from an earlier run and kept if they are as it left them\n", r.files_kept, r.files);
+  if (r.files_redone > 0) say("{} files are there that no run finished: they would be made again\n", r.files_redone);
+}
+
 }  // namespace
 
 int quantize(const QuantizeFlags& flags) {
@@ -58,9 +69,7 @@ int quantize(const QuantizeFlags& flags) {
     print_json(report);
   else
     print_text(report);
-  if (report.files_kept > 0) say("{} of {} files were there from an earlier run\n", report.files_kept, report.files);
-  if (report.files_redone > 0)
-    say("{} files were there but not as an earlier run left them: made again\n", report.files_redone);
+  o.dry_run ? say_what_is_there(report) : say_what_was_there(report);
   if (!o.dry_run) say("written to {}\n", o.out);
   if (o.qkv == "int8" || o.experts == "int8") say("int8 is for other engines: kdelta does not load it\n");
   return 0;

@@ -201,6 +201,20 @@ void write_all(const Checkpoint& checkpoint, QuantizePlan& plan, const ResultFil
   plan.report.buffer_bytes = writer.buffer_bytes();
 }
 
+// What a run would refuse before it reads a tensor, and what it would find of an earlier one.
+void foretell(const ResultFiles& files, const std::string& job, const QuantizeOptions& o, QuantizeReport& report) {
+  if (o.out.empty() || !NewDirectory::check(o.out, kQuantizeJobName, job)) return;
+  const std::string partial = NewDirectory::partial_of(o.out);
+  check_unfinished(partial, files);
+  const FinishedFiles finished(partial);
+  for (const std::string& name : files.shards) {
+    if (finished.lists(name))
+      ++report.files_kept;
+    else
+      report.files_redone += finished.exists(name) ? 1 : 0;
+  }
+}
+
 }  // namespace
 
 QuantizeReport quantize(const QuantizeOptions& o) {
@@ -209,8 +223,13 @@ QuantizeReport quantize(const QuantizeOptions& o) {
   const Checkpoint checkpoint = Checkpoint::open(o.model);
   QuantizePlan plan = plan_quantize(checkpoint, config, settings);
   const ResultFiles files = result_files(checkpoint);
-  if (o.dry_run) return plan.report;
-  NewDirectory directory(o.out, kQuantizeJobName, job_text(checkpoint, files, o));
+  const std::string job = job_text(checkpoint, files, o);
+  if (o.dry_run) {
+    foretell(files, job, o, plan.report);
+    return plan.report;
+  }
+  NewDirectory directory(o.out, kQuantizeJobName, job);
+  check_unfinished(directory.partial(), files);
   write_all(checkpoint, plan, files, settings, o, directory.partial());
   for (const std::string& name : files.companions)
     fs::copy_file(fs::path(o.model) / name, fs::path(directory.partial()) / name, fs::copy_options::overwrite_existing);

@@ -21,8 +21,9 @@ struct QuantizeOptions {
   // Scale rules of kdelta/ops/mx_quant/mx_quant.h: "floor", "rceil", "even". The rule of activations is recorded for
   // the engine that runs the result, this one or another; it changes no weight.
   std::string weight_rule = "rceil", activation_rule = "floor";
-  int threads = 0;                                            // 0: every CPU this process may use
-  bool dry_run = false;                                       // sizes only, nothing is written
+  int threads = 0;  // 0: every CPU this process may use
+  // Nothing is written. With `out`, what a run would refuse before it reads a tensor is refused as well.
+  bool dry_run = false;
   std::function<void(int64_t done, int64_t total)> progress;  // bytes of the source
   const std::atomic<bool>* cancel = nullptr;                  // looked at after every piece; throws
 };
@@ -34,14 +35,17 @@ struct QuantizeReport {
   };
   std::vector<Group> groups;                  // those that are quantised, then "the rest"
   int64_t bytes_before = 0, bytes_after = 0;  // of tensors
-  int64_t files = 0, files_kept = 0;          // kept: finished by an earlier run, byte for byte as it left them
-  int64_t files_redone = 0;                   // there as well, but not as an earlier run left them
-  int64_t buffer_bytes = 0;                   // working memory beside the mapped source
+  // Of the files, a dry run counts as kept what an earlier run says it finished, without reading it.
+  int64_t files = 0, files_kept = 0;  // kept: finished by an earlier run, byte for byte as it left them
+  int64_t files_redone = 0;           // there as well, but not as an earlier run left them
+  int64_t buffer_bytes = 0;           // working memory beside the mapped source
 };
 
 // Throws Error(invalid_argument) naming the option for a wrong format, rule or name, and when nothing would be
-// quantised; Error(bad_file) naming the tensor that is not finite, that has a width no multiple of 32 (MX formats), or
-// that is already quantised another way; Error(failed) when the disk refuses or `cancel` is set.
+// quantised, when `out` exists and when OUT.partial is of another run or has a file that this one does not make;
+// Error(bad_file) naming the tensor that is not finite, that has a width no multiple of 32 (MX formats), or that is
+// already quantised another way, or the shard that is named as one of quantize's own files; Error(failed) when the disk
+// refuses or `cancel` is set.
 QuantizeReport quantize(const QuantizeOptions& options);
 
 }  // namespace kdelta

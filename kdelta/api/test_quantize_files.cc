@@ -82,5 +82,66 @@ TEST_F(QuantizeFiles, AShardUnderAnyOtherNameIsQuantisedAndNotCopiedOverAsACompa
   EXPECT_TRUE(contents(o.out).at("weights.dat") == want);
 }
 
+TEST_F(QuantizeFiles, WhatTheRunDidNotMakeInAnUnfinishedFolderIsRefusedByNameAndKept) {
+  QuantizeOptions o = options();
+  quantize(o);
+  const auto whole = contents(o.out);
+  o.out = at("again");
+  const std::string partial = o.out + ".partial";
+  stop_after_the_first_file(o);
+  std::ofstream(partial + "/zzz.safetensors") << "theirs";
+  std::ofstream(partial + "/notes.txt") << "theirs";
+  fs::create_directory(partial + "/tiktoken.model");  // a name of ours, but not a plain file
+  fs::create_directories(partial + "/x.partial-1/theirs");
+  for (const char* name : {"notes.txt", "tiktoken.model", "x.partial-1", "zzz.safetensors"}) {
+    EXPECT_EQ(error_of([&] { quantize(o); }),
+              str("out: ", partial, "/", name, " is not of this run; remove it or give another name"));
+    EXPECT_FALSE(fs::exists(o.out));
+    ASSERT_GT(fs::remove_all(partial + "/" + name), 0u);
+  }
+  EXPECT_EQ(quantize(o).files_kept, 1);
+  EXPECT_TRUE(contents(o.out) == whole);
+}
+
+TEST_F(QuantizeFiles, AFolderThatIsNotOursKeepsEvenWhatLooksUnfinished) {
+  fs::create_directory(at("out.partial"));
+  std::ofstream(at("out.partial/notes.partial-1")) << "theirs";
+  EXPECT_THAT(error_of([&] { quantize(options()); }), HasSubstr("out.partial exists and is not ours"));
+  EXPECT_EQ(contents(at("out.partial")), (std::map<std::string, std::string>{{"notes.partial-1", "theirs"}}));
+}
+
+TEST_F(QuantizeFiles, ADryRunRefusesWhatTheRunRefusesAndCountsWhatItWouldFind) {
+  std::ofstream(at("file")) << "mine";
+  fs::create_directory(at("taken.partial"));
+  std::ofstream(at("taken.partial/notes.txt")) << "mine";
+  stop_after_the_first_file(options());
+  QuantizeOptions other = options(), file = options(), taken = options(), missing = options(), under = options();
+  other.weight_rule = "floor";
+  file.out = at("file");
+  taken.out = at("taken/");
+  missing.out = at("no/such/x");
+  under.out = at("file/x");
+  for (const QuantizeOptions& o : {other, file, taken, missing, under}) {
+    QuantizeOptions dry = o;
+    dry.dry_run = true;
+    const std::string refusal = error_of([&] { quantize(o); });
+    EXPECT_THAT(refusal, HasSubstr(folder_));
+    EXPECT_EQ(error_of([&] { quantize(dry); }), refusal);
+  }
+  QuantizeOptions dry = options();
+  dry.dry_run = true;
+  fs::copy_file(std::string(kTiny) + "/model-00002-of-000007.safetensors",
+                at("out.partial/model-00002-of-000007.safetensors"));
+  const auto before = contents(at("out.partial"));
+  QuantizeReport report = quantize(dry);
+  EXPECT_EQ(report.files_kept, 1);
+  EXPECT_EQ(report.files_redone, 1);
+  EXPECT_TRUE(contents(at("out.partial")) == before);
+  std::ofstream(at("out.partial/notes.txt")) << "theirs";
+  EXPECT_THAT(error_of([&] { quantize(dry); }), HasSubstr("notes.txt is not of this run"));
+  dry.out = "";  // sizes alone
+  EXPECT_EQ(quantize(dry).files_kept, 0);
+}
+
 }  // namespace
 }  // namespace kdelta

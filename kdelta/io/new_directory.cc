@@ -34,7 +34,36 @@ void check_target(const std::string& path) {
 
 void remove_unfinished(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory))
-    if (is_unfinished_file(entry.path().filename().string())) std::filesystem::remove(entry.path());
+    if (entry.is_regular_file() && is_unfinished_file(entry.path().filename().string()))
+      std::filesystem::remove(entry.path());
+}
+
+[[noreturn]] void fail_to_create(const std::string& partial) {
+  fail(ErrorCode::failed, partial, ": cannot create: ", std::strerror(errno));
+}
+
+// The caller closes what it returns, and the lock with it.
+int lock_directory(const std::string& partial) {
+  const int lock = open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock < 0) fail(ErrorCode::failed, partial, ": cannot open: ", std::strerror(errno));
+  if (flock(lock, LOCK_EX | LOCK_NB) == 0) return lock;
+  close(lock);
+  fail(ErrorCode::invalid_argument, "out: ", partial, ": another process is writing it");
+}
+
+// False for a directory that is as good as new: empty, or left before even the job was written.
+bool holds_job(const std::string& partial, const std::string& job_name, const std::string& job) {
+  const std::string job_path = partial + "/" + job_name;
+  if (std::filesystem::exists(job_path)) {
+    if (read_text_file(job_path, kJobBytes) != job)
+      fail(ErrorCode::invalid_argument, "out: ", partial,
+           " is what an unfinished run with other settings or another source left; remove it or give another name");
+    return true;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(partial))
+    if (entry.path().filename() != job_name + kUnfinishedText)
+      fail(ErrorCode::invalid_argument, "out: ", partial, " exists and is not ours; remove it or give another name");
+  return false;
 }
 
 }  // namespace
@@ -53,40 +82,43 @@ void write_text_file(const std::string& path, const std::string& text) {
 }
 
 NewDirectory::NewDirectory(const std::string& path, const std::string& job_name, const std::string& job)
-    : path_(without_slash(path)), partial_(path_ + ".partial"), job_name_(job_name) {
+    : path_(without_slash(path)), partial_(partial_of(path_)), job_name_(job_name) {
   check_target(path_);
   const bool made = mkdir(partial_.c_str(), 0777) == 0;
-  if (!made && errno != EEXIST) fail(ErrorCode::failed, partial_, ": cannot create: ", std::strerror(errno));
-  lock_ = open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_ < 0) fail(ErrorCode::failed, partial_, ": cannot open: ", std::strerror(errno));
+  if (!made && errno != EEXIST) fail_to_create(partial_);
+  lock_ = lock_directory(partial_);
   try {
-    if (flock(lock_, LOCK_EX | LOCK_NB) != 0)
-      fail(ErrorCode::invalid_argument, "out: ", partial_, ": another process is writing it");
-    take_over(job);
+    resumed_ = holds_job(partial_, job_name_, job);
+    if (resumed_)
+      remove_unfinished(partial_);
+    else
+      write_text_file(partial_ + "/" + job_name_, job);
   } catch (...) {
     close(lock_);  // no destructor runs for a constructor that throws
     throw;
   }
 }
 
-NewDirectory::~NewDirectory() {
-  close(lock_);
+std::string NewDirectory::partial_of(const std::string& path) {
+  return without_slash(path) + ".partial";
 }
 
-void NewDirectory::take_over(const std::string& job) {
-  const std::string job_path = partial_ + "/" + job_name_;
-  if (std::filesystem::exists(job_path)) {
-    if (read_text_file(job_path, kJobBytes) != job)
-      fail(ErrorCode::invalid_argument, "out: ", partial_,
-           " is what an unfinished run with other settings or another source left; remove it or give another name");
-    resumed_ = true;
-    remove_unfinished(partial_);
-    return;
+bool NewDirectory::check(const std::string& path, const std::string& job_name, const std::string& job) {
+  const std::string target = without_slash(path), partial = partial_of(path);
+  check_target(target);
+  struct stat info {};
+  if (lstat(partial.c_str(), &info) != 0) {
+    // With the dot a parent that is a file is none.
+    const std::string parent = std::filesystem::path(partial).parent_path() / ".";
+    if (errno != ENOENT || faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) != 0) fail_to_create(partial);
+    return false;
   }
-  remove_unfinished(partial_);
-  if (!std::filesystem::is_empty(partial_))
-    fail(ErrorCode::invalid_argument, "out: ", partial_, " exists and is not ours; remove it or give another name");
-  write_text_file(job_path, job);
+  close(lock_directory(partial));
+  return holds_job(partial, job_name, job);
+}
+
+NewDirectory::~NewDirectory() {
+  close(lock_);
 }
 
 void NewDirectory::commit() {

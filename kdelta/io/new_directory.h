@@ -13,10 +13,15 @@ class NewDirectory {
   // Error(invalid_argument) when `path` exists (an empty folder may), when NAME.partial belongs to another job or to a
   // process that still works on it, Error(failed) when the disk refuses.
   NewDirectory(const std::string& path, const std::string& job_name, const std::string& job);
+  // Throws what the constructor would, takes and writes nothing. True when there is an unfinished directory of this
+  // job.
+  static bool check(const std::string& path, const std::string& job_name, const std::string& job);
   ~NewDirectory();
   NewDirectory(const NewDirectory&) = delete;
   NewDirectory& operator=(const NewDirectory&) = delete;
 
+  // Where what will be `path` grows.
+  static std::string partial_of(const std::string& path);
   // Where to write; files of an earlier run of the same job may be here.
   const std::string& partial() const { return partial_; }
   bool resumed() const { return resumed_; }
@@ -24,8 +29,6 @@ class NewDirectory {
   void commit();
 
  private:
-  void take_over(const std::string& job);
-
   std::string path_, partial_, job_name_;
   bool resumed_ = false;
   int lock_ = -1;

@@ -36,6 +36,24 @@ TEST(QuantizeCommand, PrintsSizesAloneOnStdoutAndADryRunWritesNothing) {
   const Result again = run_program("quantize tests/golden/linear_a " + out);
   EXPECT_EQ(again.status, 2);
   EXPECT_THAT(again.err, HasSubstr("--out: " + out + " exists"));
+  const Result dry_again = run_program("quantize tests/golden/linear_a " + out + " --dry-run");
+  EXPECT_EQ(dry_again.status, 2);
+  EXPECT_EQ(dry_again.err, again.err);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(QuantizeCommand, ADryRunSaysHowManyFilesOfAStoppedRunWouldBeKept) {
+  std::string folder = testing::TempDir() + "kdelta_cli_dry_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string command = "quantize models/tiny-k3 " + folder + "/q";
+  // Blocks of 512 bytes: the first file of the result is smaller, the second is not.
+  const Result stopped = run_program(command, "</dev/null", "ulimit -f 3000;");
+  EXPECT_EQ(stopped.status, 1);
+  EXPECT_THAT(stopped.err, HasSubstr("model-00002-of-000007.safetensors: cannot write"));
+  const Result dry = run_program(command + " --dry-run");
+  EXPECT_EQ(dry.status, 0);
+  EXPECT_EQ(dry.err, "1 of 7 files are there from an earlier run and kept if they are as it left them\n");
+  EXPECT_EQ(run_program(command).err, "1 of 7 files were there from an earlier run\nwritten to " + folder + "/q\n");
   std::filesystem::remove_all(folder);
 }
 
