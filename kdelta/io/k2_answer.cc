@@ -72,7 +72,7 @@ AnswerDelta K2Parser::feed(int id) {
     enter(Part::call_id, out);
   } else if (id == argument_begin_) {
     if (part_ == Part::call_id)
-      part_ = Part::arguments;
+      announce(out);
     else
       text(bytes, out);  // a second one, or one of no call: text, which no JSON object survives
   } else if (id == call_end_) {
@@ -113,6 +113,7 @@ void K2Parser::text(std::string_view text, AnswerDelta& out) {
       return;
     case Part::arguments:
       arguments_ += text;
+      tell(arguments_.find_last_not_of(" \t\r\n}") + 1, out);
       return;
     case Part::section:
       if (is_blank(text)) return;  // white space between calls is layout
@@ -128,17 +129,47 @@ void K2Parser::enter(Part next, AnswerDelta& out) {
   if (in_call()) {
     const std::string_view name = function_name(trimmed(id_));
     if (is_blank(arguments_) && part_ == Part::arguments) arguments_ = "{}";
-    if (part_ == Part::arguments && !name.empty() && is_json_object(arguments_))
+    if (part_ == Part::arguments && !name.empty() && is_json_object(arguments_)) {
+      tell(arguments_.find_last_not_of(kBlank) + 1, out);
+      out.piece(announced_ - 1).ended = true;
+      open_ = false;
       out.calls.push_back({std::string(trimmed(id_)), std::string(name), std::string(trimmed(arguments_))});
-    else
+    } else {
       fail_call(out);
+    }
     id_.clear();
     arguments_.clear();
   }
   part_ = next;
 }
 
+void K2Parser::announce(AnswerDelta& out) {
+  part_ = Part::arguments;
+  told_ = 0;
+  const std::string_view name = function_name(trimmed(id_));
+  if (name.empty()) return;
+  open_ = true;
+  CallPiece& piece = out.piece(announced_++);
+  piece.id = trimmed(id_);
+  piece.name = name;
+}
+
+// Up to `end`, without blanks in front. The brace that closes the object waits for the end of the call: one that fails
+// was never told whole.
+void K2Parser::tell(size_t end, AnswerDelta& out) {
+  const size_t begin = arguments_.find_first_not_of(kBlank);
+  if (!open_ || begin == std::string::npos || arguments_[begin] != '{') return;
+  told_ = std::max(told_, begin);
+  if (end <= told_) return;
+  out.piece(announced_ - 1).arguments += std::string_view(arguments_).substr(told_, end - told_);
+  told_ = end;
+}
+
 void K2Parser::fail_call(AnswerDelta& out) {
+  if (std::exchange(open_, false)) {
+    CallPiece& piece = out.piece(announced_ - 1);
+    piece.ended = piece.failed = true;
+  }
   out.content += str(kCallBegin, id_);
   if (part_ == Part::arguments) out.content += str(kArgumentBegin, arguments_);
 }

@@ -24,7 +24,8 @@ class K2Parser {
   // arguments are {}. The next call, the end of the section and <|im_end|> end a call that was left open. A call
   // without a name, one whose arguments are no JSON object, and one that the end of generation cuts off in its
   // arguments become content in their own spelling. Cut off in its ID it is dropped; text that could not have become an
-  // ID stays, without the mark. Other special tokens are skipped. After <|im_end|> ids are ignored.
+  // ID stays, without the mark. A call is announced when its ID is known, its arguments come as they are generated once
+  // they begin like an object. Other special tokens are skipped. After <|im_end|> ids are ignored.
   AnswerDelta feed(int id);
   // The end of generation.
   AnswerDelta finish();
@@ -40,6 +41,8 @@ class K2Parser {
   bool in_call() const { return part_ == Part::call_id || part_ == Part::arguments; }
   // Ends a call that is open and goes on in `next`.
   void enter(Part next, AnswerDelta& out);
+  void announce(AnswerDelta& out);
+  void tell(size_t end, AnswerDelta& out);
   void fail_call(AnswerDelta& out);
 
   const Tokenizer* tokenizer_;
@@ -47,6 +50,9 @@ class K2Parser {
   Utf8Stream stream_;
   Part part_ = Part::content;
   std::string id_, arguments_;
+  int64_t announced_ = 0;
+  bool open_ = false;  // announced_ - 1 has not ended
+  size_t told_ = 0;    // of arguments_, blanks in front included
   bool ended_ = false;
 };
 

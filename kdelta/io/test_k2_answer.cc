@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kdelta/io/k2_answer.h"
+#include "kdelta/io/test_answer_pieces.h"
 #include "kdelta/io/test_chat_pieces.h"
 #include "tests/support/op_test.h"
 
@@ -75,6 +76,28 @@ TEST(K2Answer, ACallThatCannotBeReadBecomesContentInItsOwnSpelling) {
   EXPECT_EQ(parse(kBegin + "functions.f:0" + kEnd), answer(kBegin + "functions.f:0"));
   EXPECT_EQ(parse(kBegin + "f" + kArgument + "{" + kArgument + "}" + kEnd),
             answer(kBegin + "f" + kArgument + "{" + kArgument + "}"));
+}
+
+TEST(K2Answer, PiecesOfCallsJoinedAreTheCalls) {
+  for (const std::string arguments :
+       {"", " \n", "{}", " {\"a\" : [1, \"中😀\"]} \n", "{} {}", "{\"a\":", "[1]", "text", "null"})
+    for (const std::string& end : {kEnd, kSectionEnd, kBegin, std::string("<|im_end|>"), kArgument, std::string()}) {
+      const AnswerDelta a =
+          parse(kSection + call("functions.g:0", "{\"x\":1}") + kBegin + "functions.f:1" + kArgument + arguments + end);
+      EXPECT_EQ(joined(a.pieces), a.calls) << arguments << end;
+    }
+}
+
+TEST(K2Answer, ArgumentsArriveWhileTheyAreGenerated) {
+  K2Parser parser(k2());
+  AnswerDelta all;
+  for (const int32_t id : ids_of(kSection + kBegin + "functions.f:0" + kArgument)) all.append(parser.feed(id));
+  ASSERT_EQ(all.pieces.size(), 1u) << "a call is announced with its ID";
+  EXPECT_EQ(all.pieces[0], (CallPiece{.index = 0, .id = "functions.f:0", .name = "f"}));
+  std::string told;
+  for (const int32_t id : ids_of("\n{\"k\": \"one two"))
+    for (const CallPiece& p : parser.feed(id).pieces) told += p.arguments;
+  EXPECT_EQ(told, "{\"k\": \"one two");
 }
 
 TEST(K2Answer, ACallLeftOpenEndsWithTheNextTheSectionOrTheMessage) {
@@ -186,6 +209,7 @@ TEST(K2Answer, RandomTokensKeepItsPromises) {
     const bool spaced =
         first != std::string::npos && id.substr(first, last - first).find_first_of(" \n") != std::string::npos;
     const AnswerDelta a = K2Parser::parse(k2(), ids);
+    EXPECT_EQ(joined(a.pieces), a.calls);
     std::string kept = a.reasoning + a.content;
     for (const ToolCall& c : a.calls) {
       kept += c.id + c.arguments;

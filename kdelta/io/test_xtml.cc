@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kdelta/core/error.h"
+#include "kdelta/io/test_answer_pieces.h"
 #include "kdelta/io/xtml.h"
 #include "tests/support/op_test.h"
 
@@ -116,7 +117,6 @@ TEST(Xtml, ArgumentsKeepTheirDeclaredTypes) {
   EXPECT_EQ(arguments(argument("number", "-1.5")), R"({"k":-1.5})");
   EXPECT_EQ(arguments(argument("array", "[1, \"a\"]")), R"({"k":[1,"a"]})");
   EXPECT_EQ(arguments(argument("object", "{\"a\": {\"b\": []}}")), R"({"k":{"a":{"b":[]}}})");
-  EXPECT_EQ(arguments(argument("string", "1") + argument("number", "2")), R"({"k":2})");
   EXPECT_EQ(arguments(argument("string", "v", "a&quot;b&amp;quot;")), R"({"a\"b&quot;":"v"})");
   EXPECT_EQ(arguments("<|open|>json type=\"object\"<|sep|>{\"x\": 1}<|close|>json<|sep|>"), R"({"x":1})");
   EXPECT_EQ(arguments("\n  " + argument("number", "2") + "\n"), R"({"k":2})");
@@ -125,10 +125,34 @@ TEST(Xtml, ArgumentsKeepTheirDeclaredTypes) {
 TEST(Xtml, ACallThatCannotBeReadBecomesContentInItsOwnSpelling) {
   for (const std::string& body :
        {argument("number", "1e400"), argument("number", "\"1\""), argument("number", ""), argument("object", "[1]"),
-        argument("string", "a") + "stray", argument("unheard", "1"),
+        argument("string", "a") + "stray", argument("string", "1") + argument("number", "2"), argument("unheard", "1"),
         std::string("<|open|>json type=\"object\"<|sep|>{\"x\": <|close|>json<|sep|>"),
         std::string("<|open|>other<|sep|>"), std::string("<|open|>argument key=\"k<|sep|>v<|close|>argument<|sep|>")})
     EXPECT_EQ(parse_call(body), answer("", kCall + body + kCallEnd));
+}
+
+TEST(Xtml, PiecesOfCallsJoinedAreTheCalls) {
+  const std::string s = argument("string", "a \"b\"\n中😀"), n = argument("number", "2", "n");
+  const std::string json = "<|open|>json type=\"object\"<|sep|>{\"x\": 1, \"y\": [{}]}<|close|>json<|sep|>";
+  const std::string half = "<|open|>argument key=\"h\" type=\"string\"<|sep|>half";
+  for (const std::string& body : {std::string(), s, s + n, n + s + json, json, json + n, json + json, s + s, s + half,
+                                  n + "stray", s + argument("number", "x", "m") + n, half})
+    for (const std::string& end : {kCallEnd, std::string("<|end_of_msg|>"), std::string()}) {
+      const AnswerDelta a = parse(kCall + n + kCallEnd + kCall + body + end);
+      EXPECT_EQ(joined(a.pieces), a.calls) << body << end;
+    }
+}
+
+TEST(Xtml, StringArgumentsArriveWhileTheyAreGenerated) {
+  XtmlParser parser(fixture(), true);
+  AnswerDelta all;
+  for (const int32_t id : ids_of(kCall)) all.append(parser.feed(id));
+  ASSERT_EQ(all.pieces.size(), 1u) << "a call is announced with its name";
+  EXPECT_EQ(all.pieces[0].name, "f");
+  std::string told;
+  for (const int32_t id : ids_of("<|open|>argument key=\"k\" type=\"string\"<|sep|>one \"two\" three"))
+    for (const CallPiece& p : parser.feed(id).pieces) told += p.arguments;
+  EXPECT_EQ(told, R"({"k":"one \"two\" three)");
 }
 
 TEST(Xtml, ACallWithoutAToolBecomesContent) {

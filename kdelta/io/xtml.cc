@@ -47,6 +47,13 @@ bool parse_value(const std::string& text, std::string_view type, Json& value) {
   }
 }
 
+// The inside of a JSON string.
+std::string escaped(std::string_view text) {
+  std::string out;
+  append_json_string(out, text);
+  return out.substr(1, out.size() - 2);
+}
+
 int required_special(const Tokenizer& tokenizer, std::string_view name) {
   const int id = tokenizer.special_id(name);
   if (id < 0) fail(ErrorCode::unsupported, "the tokenizer has no special token ", name);
@@ -108,7 +115,9 @@ void XtmlParser::text(std::string_view text, AnswerDelta& out) {
     tag_text_ += text;
   } else if (call_.open) {
     call_.source += text;
-    if (call_.value_kind != Value::none)
+    if (call_.value_kind == Value::argument && call_.type == "string")
+      tell(escaped(text), out);
+    else if (call_.value_kind != Value::none)
       call_.value += text;
     else if (!is_blank(text))
       call_.failed = true;
@@ -165,9 +174,9 @@ void XtmlParser::end_tag(AnswerDelta& out) {
   if (!is_of_call(element))
     call_.failed = true;
   else if (tag == Tag::opening)
-    begin_value(element);
+    begin_value(element, out);
   else
-    end_value();
+    end_value(out);
   if (tag == Tag::closing && element.name == "call") end_call(out);
 }
 
@@ -205,7 +214,11 @@ bool XtmlParser::open_part(const Element& e, const std::string& source, AnswerDe
   enter(Part::tools, out);
   call_.open = true;
   call_.name = e.attribute("tool");
+  call_.failed = call_.name.empty();
   call_.source = source;
+  if (call_.failed) return true;
+  call_.index = announced_++;
+  out.piece(call_.index).name = call_.name;
   return true;
 }
 
@@ -222,11 +235,12 @@ bool XtmlParser::close_part(const Element& e, AnswerDelta& out) {
   return close(part_);
 }
 
-void XtmlParser::begin_value(const Element& e) {
-  end_value();
+void XtmlParser::begin_value(const Element& e, AnswerDelta& out) {
+  end_value(out);
   call_.value_kind = e.name == "json" ? Value::json : Value::argument;
   call_.key = e.attribute("key");
   call_.type = e.attribute("type");
+  if (call_.value_kind == Value::argument && call_.type == "string" && begin_member(call_.key, out)) tell("\"", out);
 }
 
 void XtmlParser::enter(Part part, AnswerDelta& out) {
@@ -234,37 +248,55 @@ void XtmlParser::enter(Part part, AnswerDelta& out) {
   part_ = part;
 }
 
-void XtmlParser::end_value() {
+// Of a call that has failed nothing more is told: what was stays the beginning of an object.
+void XtmlParser::tell(std::string_view arguments, AnswerDelta& out) {
+  if (call_.failed || arguments.empty()) return;
+  call_.arguments += arguments;
+  out.piece(call_.index).arguments += arguments;
+}
+
+bool XtmlParser::begin_member(const std::string& key, AnswerDelta& out) {
+  // What has been told cannot be taken back, so a second value of a key has no place.
+  if (std::find(call_.keys.begin(), call_.keys.end(), key) != call_.keys.end()) call_.failed = true;
+  if (call_.failed) return false;
+  tell(call_.keys.empty() ? "{" : ",", out);
+  call_.keys.push_back(key);
+  std::string name;
+  append_json_string(name, key);
+  tell(name + ":", out);
+  return true;
+}
+
+void XtmlParser::end_value(AnswerDelta& out) {
+  const Value kind = std::exchange(call_.value_kind, Value::none);
+  if (kind == Value::none) return;
+  if (kind == Value::argument && call_.type == "string") return tell("\"", out);
+  const std::string text = std::exchange(call_.value, {});
   Json value;
-  switch (std::exchange(call_.value_kind, Value::none)) {
-    case Value::none:
-      return;
-    case Value::json:
-      if (!parse_value(call_.value, "object", value))
-        call_.failed = true;
-      else
-        for (JsonMember& m : value.object()) call_.arguments.set(m.key, std::move(m.value));
-      break;
-    case Value::argument:
-      if (call_.type == "string")
-        call_.arguments.set(call_.key, call_.value);
-      else if (parse_value(call_.value, call_.type, value))
-        call_.arguments.set(call_.key, std::move(value));
-      else
-        call_.failed = true;
-  }
-  call_.value.clear();
+  if (!parse_value(text, kind == Value::json ? "object" : call_.type, value))
+    call_.failed = true;
+  else if (kind == Value::argument && begin_member(call_.key, out))
+    tell(json_text(value), out);
+  else if (kind == Value::json)
+    for (const JsonMember& m : value.object())
+      if (begin_member(m.key, out)) tell(json_text(m.value), out);
 }
 
 void XtmlParser::end_call(AnswerDelta& out) {
   if (!call_.open) return;
-  end_value();
-  if (call_.failed || call_.name.empty()) return fail_call(out);
-  out.calls.push_back({{}, std::move(call_.name), json_text(call_.arguments)});
+  end_value(out);
+  if (call_.failed) return fail_call(out);
+  tell(call_.keys.empty() ? "{}" : "}", out);
+  out.piece(call_.index).ended = true;
+  out.calls.push_back({{}, std::move(call_.name), std::move(call_.arguments)});
   call_ = {};
 }
 
 void XtmlParser::fail_call(AnswerDelta& out) {
+  if (!call_.name.empty()) {
+    CallPiece& piece = out.piece(call_.index);
+    piece.ended = piece.failed = true;
+  }
   out.content += std::exchange(call_, {}).source;
 }
 

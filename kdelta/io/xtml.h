@@ -18,7 +18,9 @@ class XtmlParser {
   XtmlParser(const Tokenizer& tokenizer, bool thinking);
 
   // Opening a later part ends the one before it, closed or not; closing what is not open changes nothing. A call whose
-  // values are not of their declared type, or which the end cuts off, becomes content in its own spelling. A tag
+  // values are not of their declared type, which gives a key twice, or which the end cuts off, becomes content in its
+  // own spelling. A call is announced when its name is known; values of strings come as they are generated, others when
+  // they are closed. A tag
   // that the end cuts off is dropped; of one that could not have become the format's the text stays, not the mark.
   // Special tokens that are not the format's are skipped. After the message has ended, by its closing tag or
   // <|end_of_msg|>, ids are ignored.
@@ -42,8 +44,10 @@ class XtmlParser {
   // A call that is open, with its own spelling in case it fails.
   struct Call {
     bool open = false, failed = false;
+    int64_t index = 0;
     std::string name, source;
-    Json arguments = Json::Object{};
+    std::string arguments;  // as pieces have told it
+    std::vector<std::string> keys;
     Value value_kind = Value::none;
     std::string key, type, value;
   };
@@ -60,8 +64,10 @@ class XtmlParser {
   bool close_part(const Element& element, AnswerDelta& out);
   static bool is_of_call(const Element& element);
   void enter(Part part, AnswerDelta& out);
-  void begin_value(const Element& element);
-  void end_value();
+  void begin_value(const Element& element, AnswerDelta& out);
+  void end_value(AnswerDelta& out);
+  bool begin_member(const std::string& key, AnswerDelta& out);
+  void tell(std::string_view arguments, AnswerDelta& out);
   void end_call(AnswerDelta& out);
   void fail_call(AnswerDelta& out);
 
@@ -72,6 +78,7 @@ class XtmlParser {
   Tag tag_ = Tag::none;
   std::string tag_text_;
   Call call_;
+  int64_t announced_ = 0;
   bool ended_ = false;
 };
 
