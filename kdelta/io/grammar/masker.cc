@@ -1,0 +1,154 @@
+#include "kdelta/io/grammar/masker.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kdelta/core/check.h"
+
+namespace kdelta::grammar {
+
+Masker::Masker(std::shared_ptr<const Program> program, std::shared_ptr<const TokenTrie> trie,
+               const MaskerLimits& limits)
+    : program_(std::move(program)),
+      trie_(std::move(trie)),
+      limits_(limits),
+      words_(static_cast<size_t>(mask_words(trie_->tokens()))),
+      path_(trie_->longest() + 1) {
+  reset();
+}
+
+void Masker::reset() {
+  locals_.clear();
+  wholes_.clear();
+  mask_bytes_ = 0;
+  automaton_ = std::make_unique<Automaton>(program_);
+  ++epoch_;
+}
+
+void Masker::tidy() {
+  if (kept_bytes() > limits_.kept_bytes) reset();
+}
+
+// Looked at rarely enough to cost nothing, and often enough that a step is bounded.
+void Masker::check_work() {
+  if (automaton_->work() - work_begin_ > limits_.work)
+    fail(ErrorCode::failed, name(), ": too ambiguous: more than ", limits_.work, " steps for one token");
+  if (kept_bytes() > 4 * limits_.kept_bytes)
+    fail(ErrorCode::failed, name(), ": too large: its states take more than ", 4 * limits_.kept_bytes >> 20, " MiB");
+}
+
+Masker::State Masker::next(State state, int32_t token) {
+  if (token < 0 || token >= trie_->tokens()) return Automaton::kDead;
+  work_begin_ = automaton_->work();
+  if (trie_->is_special(token)) return automaton_->next_token(state, token);
+  const std::string_view text = trie_->text(token);
+  if (text.empty()) return Automaton::kDead;
+  for (const char c : text) {
+    if (state == Automaton::kDead) return state;
+    state = automaton_->next(state, static_cast<uint8_t>(c));
+    check_work();
+  }
+  return state;
+}
+
+void Masker::set(std::span<uint32_t> bits, int32_t token) const {
+  for (; token >= 0; token = trie_->twin(token)) {
+    const auto t = static_cast<uint32_t>(token);
+    bits[t / 32] |= uint32_t{1} << t % 32;
+  }
+}
+
+// Every token below a node of the trie, read on from the state behind that node's text.
+void Masker::walk(State from, int32_t below, std::span<uint32_t> bits, std::vector<int32_t>* exits) {
+  const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
+  path_[nodes[static_cast<size_t>(below)].depth] = from;
+  const int32_t end = nodes[static_cast<size_t>(below)].end;
+  int64_t work = automaton_->work();
+  for (int32_t i = below + 1; i < end;) {
+    const TokenTrie::Node& n = nodes[static_cast<size_t>(i)];
+    const State s = automaton_->next(path_[n.depth - 1u], n.byte);
+    if (automaton_->work() != work) {
+      work = automaton_->work();
+      check_work();
+    }
+    if (s == Automaton::kDead) {
+      i = n.end;
+      continue;
+    }
+    if (n.token >= 0) set(bits, n.token);
+    path_[n.depth] = s;
+    if (exits != nullptr && automaton_->escapes(s) && n.end > i + 1) exits->push_back(i);
+    ++i;
+  }
+}
+
+const Masker::Local& Masker::local(std::span<const int32_t> nodes) {
+  const State state = automaton_->local(nodes);
+  const auto known = locals_.find(state);
+  if (known != locals_.end()) return known->second;
+  Local made;
+  made.bits.assign(words_, 0);
+  for (const int32_t node : nodes)
+    for (const Program::TokenEdge& e : program_->tokens(node))
+      if (e.token >= 0 && e.token < trie_->tokens()) set(made.bits, e.token);
+  walk(state, 0, made.bits, &made.exits);
+  made.exits.shrink_to_fit();
+  mask_bytes_ += std::ssize(made.bits) * 4 + std::ssize(made.exits) * 4;
+  return locals_.emplace(state, std::move(made)).first->second;
+}
+
+void Masker::make(State state, std::span<uint32_t> bits) {
+  const std::vector<Automaton::Position> positions = automaton_->positions(state);
+  for (size_t i = 0; i < positions.size();) {
+    const Automaton::Frame frame = positions[i].frame;
+    nodes_.clear();
+    for (; i < positions.size() && positions[i].frame == frame; ++i) nodes_.push_back(positions[i].node);
+    const Local& part = local(nodes_);
+    for (size_t w = 0; w < words_; ++w) bits[w] |= part.bits[w];
+    if (part.exits.empty()) continue;
+    const State behind = automaton_->behind(frame);
+    for (const int32_t exit : part.exits) walk(behind, exit, bits, nullptr);
+    check_work();
+  }
+}
+
+bool Masker::mask(State state, std::span<uint32_t> bits) {
+  KDELTA_CHECK(bits.size() >= words_, bits.size(), " words, expected ", words_);
+  work_begin_ = automaton_->work();
+  std::fill(bits.begin(), bits.end(), 0u);
+  const auto known = wholes_.find(state);
+  if (known == wholes_.end()) {
+    make(state, bits);
+    keep(state, bits.first(words_));
+    return any(bits);
+  }
+  const Whole& whole = known->second;
+  if (whole.bits.empty()) {
+    for (const int32_t token : whole.tokens) bits[static_cast<uint32_t>(token) / 32] |= uint32_t{1} << token % 32;
+    return !whole.tokens.empty();
+  }
+  std::copy(whole.bits.begin(), whole.bits.end(), bits.begin());
+  return true;
+}
+
+bool Masker::any(std::span<const uint32_t> bits) {
+  return std::any_of(bits.begin(), bits.end(), [](uint32_t w) { return w != 0; });
+}
+
+void Masker::keep(State state, std::span<const uint32_t> bits) {
+  ++masks_made_;
+  Whole whole;
+  size_t count = 0;
+  for (const uint32_t w : bits) count += static_cast<size_t>(std::popcount(w));
+  if (count < words_ / 2) {
+    for (size_t w = 0; w < words_; ++w)
+      for (uint32_t left = bits[w]; left != 0; left &= left - 1)
+        whole.tokens.push_back(static_cast<int32_t>(32 * w) + std::countr_zero(left));
+  } else {
+    whole.bits.assign(bits.begin(), bits.end());
+  }
+  mask_bytes_ += 64 + std::ssize(whole.bits) * 4 + std::ssize(whole.tokens) * 4;
+  wholes_.emplace(state, std::move(whole));
+}
+
+}  // namespace kdelta::grammar
