@@ -216,7 +216,7 @@ TEST(Masker, WhatItForgetsItFindsAgain) {
   const TestVocabulary v(TestVocabulary::all_bytes());
   const Grammar g = simple("root ::= \"(\" root \")\" root? | [a-z]{1,20} root?");
   Rng rng(5);
-  const auto large = v.masker(g), small = v.masker(g, {.kept_bytes = 150'000});
+  const auto large = v.masker(g), small = v.masker(g, {.kept_bytes = 50'000});
   Matcher a(large), b(small);
   std::vector<int32_t> tokens;
   std::vector<uint32_t> bits_a = v.bits(), bits_b = v.bits();
