@@ -1,9 +1,8 @@
 // Engine::chat: conversations in the model's own format.
 #include "kdelta/io/chat.h"
+#include "kdelta/api/answer_text.h"
 #include "kdelta/api/engine_impl.h"
 #include "kdelta/core/check.h"
-#include "kdelta/io/k2_answer.h"
-#include "kdelta/io/xtml.h"
 
 namespace kdelta {
 namespace {
@@ -34,38 +33,16 @@ ChatOptions options_of(const ChatSettings& s) {
   return o;
 }
 
-// Takes an answer apart as its tokens come.
-class AnswerReader {
- public:
-  AnswerReader(const Tokenizer& tokenizer, ChatFormat format, bool thinking) {
-    switch (format) {
-      case ChatFormat::xtml:
-        xtml_.emplace(tokenizer, thinking);
-        return;
-      case ChatFormat::k2:
-        k2_.emplace(tokenizer);
-        return;
-    }
-    KDELTA_UNREACHABLE("chat format", format);
-  }
-  AnswerDelta feed(const std::vector<int32_t>& tokens) {
-    AnswerDelta delta;
-    for (int32_t id : tokens) delta.append(xtml_ ? xtml_->feed(id) : k2_->feed(id));
-    return delta;
-  }
-  AnswerDelta finish() { return xtml_ ? xtml_->finish() : k2_->finish(); }
-
- private:
-  std::optional<XtmlParser> xtml_;
-  std::optional<K2Parser> k2_;
-};
-
 }  // namespace
 
 std::vector<int32_t> Engine::chat_prompt(const std::vector<ChatMessage>& messages, const ChatSettings& settings) const {
   std::vector<Message> converted;
   for (const ChatMessage& m : messages) converted.push_back(message_of(m));
   return ChatEncoder(impl_->text()).encode(converted, options_of(settings));
+}
+
+void Engine::check_chat() const {
+  (void)ChatEncoder(impl_->text());
 }
 
 ChatReply Engine::chat(const std::vector<ChatMessage>& messages, const ChatSettings& settings,

@@ -1,10 +1,8 @@
 // From a request's events to its Generation: options in, tokens and text out.
 #pragma once
 
+#include "kdelta/api/answer_text.h"
 #include "kdelta/api/engine_impl.h"
-#include "kdelta/core/check.h"
-#include "kdelta/io/detokenizer.h"
-#include "kdelta/io/stop_strings.h"
 
 namespace kdelta {
 
@@ -27,16 +25,15 @@ inline runtime::RequestOptions request_options(const GenerateOptions& o, const s
   return r;
 }
 
-// Collects one request's tokens and the text they become.
+// What a token adds to an answer; of the end of an answer the token is -1.
+using OnParts = std::function<void(std::vector<AnswerPart>& parts, int32_t token)>;
+
+// Collects one request's tokens and what they become: in the generation, and piece by piece.
 class Collector {
  public:
-  Collector(const Tokenizer* tokenizer, const GenerateOptions& options, const OnDelta& on_delta, Generation& result)
-      : options_(options), on_delta_(on_delta), result_(result), stops_(options.stop) {
-    if (tokenizer != nullptr)
-      detokenizer_.emplace(*tokenizer, options.show_specials ? Specials::show : Specials::skip);
-    else if (!options.stop.empty())
-      fail(ErrorCode::unsupported, "stop strings need a tokenizer");
-  }
+  // Everything must outlive this.
+  Collector(AnswerText text, const GenerateOptions& options, OnParts on_parts, Generation& result)
+      : options_(options), on_parts_(std::move(on_parts)), result_(result), text_(std::move(text)) {}
 
   void take(const runtime::TokenEvent& e) {
     if (e.token < 0 || stopped()) return;  // a step with drafts may bring tokens behind a stop string
@@ -46,38 +43,47 @@ class Collector {
       for (const TokenLogprob& t : e.sample->top) l.top.emplace_back(t.token, t.logprob);
       result_.logprobs.push_back(std::move(l));
     }
-    std::string text;
-    // The id that ended the answer is no part of its text.
-    if (detokenizer_ && e.finish != runtime::FinishReason::stop) text = stops_.feed(detokenizer_->feed(e.token));
-    emit(text, {e.token});
+    parts_.clear();
+    text_.feed(e.token, e.finish == runtime::FinishReason::stop, parts_);
+    emit(e.token);
   }
 
   // What was said elsewhere: it decides how the text goes on, and is heard no more.
   void skip(const std::vector<int32_t>& said) {
-    if (!detokenizer_) return;
-    for (const int32_t token : said) (void)stops_.feed(detokenizer_->feed(token));
+    for (const int32_t token : said) text_.feed(token, false, parts_);
   }
 
-  bool stopped() const { return stops_.stopped(); }
+  bool stopped() const { return text_.stopped(); }
+  std::string stopped_by() const { return text_.stopped_by(); }
 
   void finish() {
-    if (!detokenizer_) return;
-    std::string tail = stops_.feed(detokenizer_->finish());
-    tail += stops_.finish();
-    if (!tail.empty()) emit(tail, {});
+    parts_.clear();
+    text_.finish(parts_);
+    if (!parts_.empty()) emit(-1);
   }
 
  private:
-  void emit(const std::string& text, const std::vector<int32_t>& tokens) {
-    result_.text += text;
-    if (on_delta_) on_delta_(text, tokens);
+  void emit(int32_t token) {
+    for (const AnswerPart& p : parts_)
+      if (p.kind == AnswerPart::Kind::text) result_.text += p.text;
+    if (on_parts_) on_parts_(parts_, token);
   }
 
   const GenerateOptions& options_;
-  const OnDelta& on_delta_;
+  const OnParts on_parts_;
   Generation& result_;
-  std::optional<Detokenizer> detokenizer_;
-  StopStrings stops_;
+  AnswerText text_;
+  std::vector<AnswerPart> parts_;
 };
+
+// For a reader of plain text.
+inline OnParts text_reader(const OnDelta& on_delta) {
+  if (!on_delta) return {};
+  return [&on_delta](const std::vector<AnswerPart>& parts, int32_t token) {
+    std::string text;
+    for (const AnswerPart& p : parts) text += p.text;
+    on_delta(text, token < 0 ? std::vector<int32_t>() : std::vector<int32_t>{token});
+  };
+}
 
 }  // namespace kdelta

@@ -336,6 +336,10 @@ std::string Engine::detokenize(const std::vector<int32_t>& ids, bool show_specia
   return impl_->text().decode(ids, show_specials ? Specials::show : Specials::skip);
 }
 
+std::string Engine::token_bytes(int32_t id) const {
+  return std::string(impl_->text().token_bytes(id));
+}
+
 GenerateOptions Engine::default_generation() const {
   GenerateOptions o;
   const std::string path = impl_->options.model + "/generation_config.json";

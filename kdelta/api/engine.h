@@ -40,6 +40,7 @@ struct Generation {
   std::vector<TokenLogprobs> logprobs;
   std::string finish_reason;  // "stop", "length", "cancelled"; of generate_many() also "error"
   std::string error;          // with "error"
+  std::string stop;           // the stop string that ended it
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;                       // of the prompt: not computed, an earlier prompt began alike
   std::string cache_limit;                         // why no more of it: "the prompt differs behind the reused part"
@@ -159,6 +160,7 @@ struct StepOp {
 
 class Engine {
  public:
+  struct Impl;  // for the files of this folder
   static Engine load(const LoadOptions& options);
   ~Engine();
   Engine(Engine&&) noexcept;
@@ -182,7 +184,11 @@ class Engine {
   // Ordinary text; or with the names of special tokens in it recognised.
   std::vector<int32_t> tokenize(const std::string& text, bool specials = false) const;
   std::string detokenize(const std::vector<int32_t>& ids, bool show_specials = false) const;
+  // The bytes of a token, which may be part of a character; the name of a special token.
+  std::string token_bytes(int32_t id) const;
 
+  // Throws what generate() would refuse. Looks at no state: any thread may ask while another generates.
+  void check(const GenerateTask& task) const;
   // Continues `prompt`. on_delta may be empty.
   Generation generate(const std::vector<int32_t>& prompt, const GenerateOptions& options, const OnDelta& on_delta = {});
 
@@ -238,6 +244,8 @@ class Engine {
   // Messages as JSON lines in the form of the OpenAI API (tool calls and "reasoning" included). Throws naming `source`
   // and the line.
   static std::vector<ChatMessage> read_messages(const std::string& lines, const std::string& source);
+  // Throws Error(unsupported) when the model's vocabulary has no chat format.
+  void check_chat() const;
   // An answer to chat_prompt() taken apart; its generation is left empty.
   ChatReply read_answer(const Generation& answer, bool thinking = true) const;
 
@@ -256,7 +264,7 @@ class Engine {
   ConcurrentTimes bench_concurrent(int64_t concurrency, int64_t prompt, int64_t generate);
 
  private:
-  struct Impl;
+  friend class ServiceImpl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

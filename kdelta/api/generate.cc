@@ -55,11 +55,17 @@ Started Engine::start(const std::vector<int32_t>& prompt, const GenerateOptions&
   runtime::Engine& engine = impl_->running(false);
   Started s;
   s.generation.prompt_tokens = static_cast<int64_t>(prompt.size());
-  Collector collector(impl_->tokenizer ? &*impl_->tokenizer : nullptr, options, on_delta, s.generation);
+  Collector collector({impl_->tokenizer ? &*impl_->tokenizer : nullptr, options}, options, text_reader(on_delta),
+                      s.generation);
   const runtime::RequestId id = engine.submit(prompt, request_options(options, impl_->end_ids));
   const RequestGuard guard(engine, id);
   if (!impl_->follow(id, options, tokens, collector, s.generation)) s.state = encode_state(engine.export_state(id));
   return s;
+}
+
+void Engine::check(const GenerateTask& task) const {
+  check_options(task.options);
+  impl_->running(false).check(task.prompt, request_options(task.options, impl_->end_ids));
 }
 
 Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOptions& options,
@@ -93,7 +99,7 @@ Generation Engine::resume(std::span<const char> state, const ResumeOptions& opti
   o.logprobs = image.options.top_logprobs;
   Generation g;
   g.prompt_tokens = static_cast<int64_t>(image.prompt.size());
-  Collector collector(impl_->tokenizer ? &*impl_->tokenizer : nullptr, o, on_delta, g);
+  Collector collector({impl_->tokenizer ? &*impl_->tokenizer : nullptr, o}, o, text_reader(on_delta), g);
   collector.skip(image.output);
   const runtime::RequestId id = of_source(source, [&] { return engine.import_state(image); });
   const RequestGuard guard(engine, id);

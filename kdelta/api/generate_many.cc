@@ -1,130 +1,17 @@
 // Engine::generate_many and bench_concurrent: many requests through one running engine.
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <random>
 
-#include "kdelta/api/collector.h"
+#include "kdelta/api/crowd.h"
 #include "kdelta/api/roof/roof_time.h"
 
 namespace kdelta {
-namespace {
-
-// Requests in the engine's hands, each with what came of it so far.
-class Crowd {
- public:
-  Crowd(runtime::Engine& engine, const Tokenizer* tokenizer, const std::vector<int32_t>& end_ids,
-        const std::function<void(int64_t, Generation)>& done)
-      : engine_(engine), tokenizer_(tokenizer), end_ids_(end_ids), done_(done) {}
-  // Whatever leaves generate_many(), no request stays behind.
-  ~Crowd() {
-    for (const auto& [id, live] : live_) engine_.finish(id, runtime::FinishReason::cancelled);
-  }
-  Crowd(const Crowd&) = delete;
-  Crowd& operator=(const Crowd&) = delete;
-
-  size_t size() const { return live_.size(); }
-
-  // One that cannot be served, for want of memory too, is told so; the others go on.
-  void submit(int64_t number, GenerateTask task) {
-    Generation refused;
-    refused.prompt_tokens = std::ssize(task.prompt);
-    refused.finish_reason = "error";
-    try {
-      return start(number, std::move(task));
-    } catch (const std::bad_alloc&) {
-      refused.error = runtime::kNoMemory;
-    } catch (const Error& e) {
-      refused.error = e.what();
-    }
-    done_(number, std::move(refused));
-  }
-
-  void take(const runtime::TokenEvent& e) {
-    const auto it = live_.find(e.id);
-    if (it == live_.end()) return;
-    Live& l = *it->second;
-    try {
-      if (l.generation.tokens.empty()) note_reuse(e.id, l.generation);
-      l.collector->take(e);
-    } catch (const std::bad_alloc&) {  // its own text; the others go on
-      l.generation.error = runtime::kNoMemory;
-      engine_.finish(e.id, runtime::FinishReason::error);
-      return end(it, "error");
-    }
-    if (e.error != nullptr) l.generation.error = *e.error;
-    if (l.collector->stopped() && e.finish == runtime::FinishReason::none) {
-      engine_.finish(e.id, runtime::FinishReason::stop);
-      end(it, "stop");
-    } else if (e.finish != runtime::FinishReason::none) {
-      end(it, to_string(e.finish));
-    }
-  }
-
-  void cancel() {
-    while (!live_.empty()) {
-      engine_.finish(live_.begin()->first, runtime::FinishReason::cancelled);
-      end(live_.begin(), "cancelled");
-    }
-  }
-
- private:
-  void start(int64_t number, GenerateTask task) {
-    auto live = std::make_unique<Live>(number, std::move(task));
-    live->collector.emplace(tokenizer_, live->task.options, none_, live->generation);
-    const auto id = engine_.submit(live->task.prompt, request_options(live->task.options, end_ids_));
-    try {
-      live_.emplace(id, std::move(live));
-    } catch (...) {
-      engine_.finish(id, runtime::FinishReason::cancelled);  // nobody would hear of it
-      throw;
-    }
-  }
-
-  void note_reuse(runtime::RequestId id, Generation& g) const {
-    const runtime::Request* r = engine_.find(id);
-    if (r != nullptr) g.cached_tokens = r->reuse.tokens, g.cache_limit = to_string(r->reuse.limit);
-  }
-
-  struct Live {
-    Live(int64_t n, GenerateTask t) : number(n), task(std::move(t)) {
-      generation.prompt_tokens = static_cast<int64_t>(task.prompt.size());
-    }
-    int64_t number;
-    GenerateTask task;
-    Generation generation;
-    std::optional<Collector> collector;
-  };
-  using Lives = std::map<runtime::RequestId, std::unique_ptr<Live>>;
-
-  void end(Lives::iterator it, const char* reason) {
-    const std::unique_ptr<Live> l = std::move(it->second);
-    live_.erase(it);
-    l->generation.finish_reason = reason;
-    try {
-      l->collector->finish();
-    } catch (const std::bad_alloc&) {
-      l->generation.finish_reason = "error";
-      l->generation.error = runtime::kNoMemory;
-    }
-    done_(l->number, std::move(l->generation));
-  }
-
-  runtime::Engine& engine_;
-  const Tokenizer* tokenizer_;
-  const std::vector<int32_t>& end_ids_;
-  const std::function<void(int64_t, Generation)>& done_;
-  OnDelta none_;
-  Lives live_;
-};
-
-}  // namespace
-
 void Engine::generate_many(const std::function<bool(GenerateTask*)>& next,
                            const std::function<void(int64_t number, Generation generation)>& done,
                            const std::atomic<bool>* cancel) {
-  runtime::Engine& engine = impl_->running(false);
-  Crowd crowd(engine, impl_->tokenizer ? &*impl_->tokenizer : nullptr, impl_->end_ids, done);
+  (void)impl_->running(false);
+  Crowd crowd(*impl_, done);
   // A queue twice as long as what runs: a place that falls free is taken in the same step.
   const auto most = static_cast<size_t>(2 * impl_->config.max_sequences);
   bool more = true;
@@ -132,7 +19,7 @@ void Engine::generate_many(const std::function<bool(GenerateTask*)>& next,
     while (more && crowd.size() < most) {
       GenerateTask task;
       more = next(&task);
-      if (more) crowd.submit(number++, std::move(task));
+      if (more) crowd.submit(number++, {.task = std::move(task)});
     }
     impl_->step([&](const runtime::TokenEvent& e) { crowd.take(e); });
     if (cancel != nullptr && cancel->load()) {

@@ -180,7 +180,7 @@ RequestId Engine::enqueue(std::unique_ptr<Request> request) {
   return requests_.back()->id;
 }
 
-std::unique_ptr<Request> Engine::checked(std::vector<int32_t> prompt, const RequestOptions& options) const {
+void Engine::check(std::span<const int32_t> prompt, const RequestOptions& options) const {
   const int64_t vocab = model_.config().vocab_size;
   const auto refuse = [](const std::string& what) { fail(ErrorCode::invalid_argument, what); };
   if (prompt.empty()) refuse("prompt: no tokens");
@@ -193,6 +193,11 @@ std::unique_ptr<Request> Engine::checked(std::vector<int32_t> prompt, const Requ
   if (options.max_tokens < 1) refuse(str("max_tokens: ", options.max_tokens, ", expected >= 1"));
   check_sampling_params(options.sampling);
   check_ids(options, vocab);
+}
+
+std::unique_ptr<Request> Engine::checked(std::vector<int32_t> prompt, const RequestOptions& options) const {
+  check(prompt, options);
+  const auto room = config_.max_length - std::ssize(prompt);
   auto r = std::make_unique<Request>();
   r->options = options;
   r->options.max_tokens = std::min(options.max_tokens, std::max<int64_t>(room, 1));

@@ -50,6 +50,8 @@ class Engine {
   // Queues a request. Throws Error(invalid_argument): empty prompt, ids outside the vocabulary, prompt that leaves no
   // room for a token, parameters out of range.
   RequestId submit(std::vector<int32_t> prompt, const RequestOptions& options);
+  // Throws what submit() would; looks at nothing that a step changes, so any thread may ask.
+  void check(std::span<const int32_t> prompt, const RequestOptions& options) const;
   // Ends a request now; its slot and pages are free before this returns. Unknown ids are ignored (it may just have
   // ended).
   void finish(RequestId id, FinishReason reason);
@@ -104,6 +106,8 @@ class Engine {
   StatePool& pool() { return *pool_; }
   PrefixCache& prefixes() { return *prefixes_; }
   const Request* find(RequestId id) const;
+  // In order of arrival; those that ended in the last step are among them.
+  std::span<const std::unique_ptr<Request>> requests() const { return requests_; }
 
  private:
   std::unique_ptr<Request> checked(std::vector<int32_t> prompt, const RequestOptions& options) const;
