@@ -3,42 +3,13 @@
 #include <cmath>
 
 #include "kdelta/layers/over_ranks.h"
+#include "kdelta/layers/project_runs.h"
 #include "kdelta/ops/gated_norm/gated_norm.h"
 #include "kdelta/ops/kda/kda.h"
 #include "kdelta/ops/linear/linear.h"
-#include "kdelta/ops/mx_quant/mx_quant.h"
 #include "kdelta/ops/short_conv/short_conv.h"
 
 namespace kdelta {
-
-namespace {
-
-bool alike(const Matrix& a, const Matrix& b) {
-  return a.dtype == b.dtype && a.input == b.input;
-}
-
-// Projections of x in as few calls as there are stored formats. One format (layout A): one call for [q | k | v | g | f
-// | b]. q, k and v quantised apart from the rest (layout B): [q | k | v], then [g | f | b]. Every part is read where it
-// lies and padded to whole panels of 16 rows by the op, so no part is ever packed or copied. Where the parts take MXFP8
-// inputs (W8A8), x is quantised once for all of them, by their rule; other formats leave x to the product as it is.
-void project_runs(const Exec& ex, const AnyConstView& x, std::span<const LinearPart> parts) {
-  for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
-    while (end < parts.size() && alike(parts[end].w, parts[begin].w)) ++end;
-    Arena::Scope scope(*ex.scratch);
-    LinearArgs args{
-        .x = x, .w = parts[begin].w, .out = parts[begin].out, .more = parts.subspan(begin + 1, end - begin - 1)};
-    if (const MxInput& input = args.w.input; input.quantised()) {
-      const View<uint8_t> codes = ex.scratch->take<uint8_t>(x.shape),
-                          scale = ex.scratch->take<uint8_t>({x.dim(0), mx_scale_bytes(x.dim(1))});
-      mx_quantize(ex, {.format = input.format, .rule = input.rule, .x = x, .codes = codes, .scale = scale});
-      args.x = AnyConstView(codes.data, input.format, x.shape);
-      args.x_scale = scale;
-    }
-    linear(ex, args);
-  }
-}
-
-}  // namespace
 
 std::vector<WeightSpec> KdaLayer::weights() {
   const int64_t D = c_.hidden, P = c_.heads * c_.head_dim, R = c_.head_dim;
@@ -181,7 +152,7 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
   };
   const bool two_queues = ex.overlaps(T);
   if (two_queues) {
-    const bool g_in_front = c_.full_rank_gate && alike(g_, q_);
+    const bool g_in_front = c_.full_rank_gate && stored_alike(g_, q_);
     const LinearPart front[] = {
         {q_, in.qkv.columns(0, P)}, {k_, in.qkv.columns(P, P)}, {v_, in.qkv.columns(2 * P, P)}, {g_, in.low_gate}};
     const LinearPart beside[] = {{f_, in.low_decay}, {b_, in.beta}, {g_, in.low_gate}};

@@ -1,6 +1,7 @@
 #include "kdelta/layers/mlp/mlp.h"
 
 #include "kdelta/layers/over_ranks.h"
+#include "kdelta/layers/project_runs.h"
 
 namespace kdelta {
 
@@ -19,8 +20,8 @@ void Mlp::forward(const Exec& ex, const Batch&, const AnyConstView& x, const Any
   Arena::Scope scope(*ex.scratch);
   const AnyView gate = ex.scratch->take(x.dtype, {x.dim(0), c_.width}),
                 up = ex.scratch->take(x.dtype, {x.dim(0), c_.width});
-  linear(ex, {.x = x, .w = gate_, .out = gate});
-  linear(ex, {.x = x, .w = up_, .out = up});
+  const LinearPart parts[] = {{gate_, gate}, {up_, up}};
+  project_runs(ex, x, parts);
   activation(
       ex, {.kind = c_.activation, .beta = c_.beta, .linear_beta = c_.linear_beta, .gate = gate, .up = up, .out = gate});
   linear_over_ranks(ex, gate, down_, addend, out);
