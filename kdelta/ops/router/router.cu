@@ -1,6 +1,9 @@
 // router on CUDA. choose_experts: a warp per token, the scores in its registers. Then the stable order by expert:
 // tokens are taken 64 at a time, an expert's tokens of such a block are the bits of one word, and the rank of a pair is
 // a count of bits. One block of tokens needs one launch; more need a histogram, a scan over blocks and the placing.
+// A few tokens are routed by one block in one launch, which ranks all experts at once (route_few).
+#include <utility>
+
 #include "kdelta/ops/common/cuda/device.cuh"
 #include "kdelta/ops/common/cuda/launch.cuh"
 #include "kdelta/ops/router/variants.h"
@@ -123,10 +126,11 @@ __global__ void __launch_bounds__(kThreads) choose_experts(const __grid_constant
       if (key[i] == top) slot = i;
     const int winner = __reduce_min_sync(0xffffffffu, slot < kSlots ? slot * 32 + lane : 1 << 30);
     float its_score = 0;
-    if (winner % 32 == lane) {
 #pragma unroll
-      for (int i = 0; i < kSlots; ++i)
-        if (i == winner / 32) key[i] = 0, its_score = score[i];
+    for (int i = 0; i < kSlots; ++i) {  // no index that is known at run time: the numbers would leave the registers
+      const bool it = i * 32 + lane == winner;
+      key[i] = it ? 0 : key[i];
+      its_score = it ? score[i] : its_score;
     }
     const float w = __shfl_sync(0xffffffffu, isnan(its_score) ? 0.0f : its_score, winner % 32);
     sum += w;
@@ -167,15 +171,15 @@ __device__ __forceinline__ void place_pairs(const Params& p, int first, int live
 }
 
 // Exclusive prefix sums of count[0, E) in place, by the whole block; returns the total.
-template <int kBlock>
 __device__ __forceinline__ int32_t prefix_sums(int32_t* count, int E) {
-  __shared__ int32_t warp_total[kBlock / 32];
+  __shared__ int32_t warp_total[32];
   __shared__ int32_t carry;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  if (threadIdx.x == 0) carry = 0;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int lane = thread % 32, warp = thread / 32;
+  if (thread == 0) carry = 0;
   __syncthreads();
-  for (int first = 0; first < E; first += kBlock) {
-    const int e = first + static_cast<int>(threadIdx.x);
+  for (int first = 0; first < E; first += threads) {
+    const int e = first + thread;
     const int32_t mine = e < E ? count[e] : 0;
     int32_t sum = mine;
 #pragma unroll
@@ -189,7 +193,7 @@ __device__ __forceinline__ int32_t prefix_sums(int32_t* count, int E) {
     for (int w = 0; w < warp; ++w) base += warp_total[w];
     __syncthreads();
     if (e < E) count[e] = base + sum - mine;
-    if (threadIdx.x == kBlock - 1) carry = base + sum;
+    if (thread == threads - 1) carry = base + sum;
     __syncthreads();
   }
   return carry;
@@ -199,20 +203,24 @@ __device__ __forceinline__ void end_of_sources(const Params& p, int64_t from) {
   for (int64_t i = from + threadIdx.x; i < int64_t{p.T} * p.k; i += blockDim.x) p.source[i] = -1;
 }
 
-// All tokens are one block.
-__global__ void __launch_bounds__(kThreads) order_few(const __grid_constant__ Params p) {
-  extern __shared__ unsigned long long mask[];
+// All tokens are one block. `mask` holds E words and E numbers.
+__device__ __forceinline__ void order_tokens(const Params& p, int live, unsigned long long* mask) {
   auto* begin = reinterpret_cast<int32_t*>(mask + p.E);
-  pdl_trigger();
-  pdl_wait();
-  const int live = p.live_rows();
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   mark_tokens(p, 0, live, mask);
-  for (int e = static_cast<int>(threadIdx.x); e < p.E; e += kThreads) begin[e] = __popcll(mask[e]);
+  for (int e = thread; e < p.E; e += threads) begin[e] = __popcll(mask[e]);
   __syncthreads();
-  const int32_t total = prefix_sums<kThreads>(begin, p.E);
-  for (int e = static_cast<int>(threadIdx.x); e <= p.E; e += kThreads) p.expert_begin[e] = e < p.E ? begin[e] : total;
+  const int32_t total = prefix_sums(begin, p.E);
+  for (int e = thread; e <= p.E; e += threads) p.expert_begin[e] = e < p.E ? begin[e] : total;
   place_pairs(p, 0, live, mask, [&](int e) { return begin[e]; });
   end_of_sources(p, total);
+}
+
+__global__ void __launch_bounds__(kThreads) order_few(const __grid_constant__ Params p) {
+  extern __shared__ unsigned long long mask[];
+  pdl_trigger();
+  pdl_wait();
+  order_tokens(p, p.live_rows(), mask);
 }
 
 __global__ void __launch_bounds__(kThreads) count_pairs(const __grid_constant__ Params p) {
@@ -246,7 +254,7 @@ __global__ void __launch_bounds__(kScanThreads) scan_blocks(const __grid_constan
     begin[e] = sum;
   }
   __syncthreads();
-  const int32_t total = prefix_sums<kScanThreads>(begin, p.E);
+  const int32_t total = prefix_sums(begin, p.E);
   for (int e = static_cast<int>(threadIdx.x); e <= p.E; e += kScanThreads)
     p.expert_begin[e] = e < p.E ? begin[e] : total;
   end_of_sources(p, total);
@@ -259,6 +267,77 @@ __global__ void __launch_bounds__(kThreads) order_many(const __grid_constant__ P
   const int first = static_cast<int>(blockIdx.x) * kTokensABlock, live = p.live_rows();
   mark_tokens(p, first, live, mask);
   place_pairs(p, first, live, mask, [&](int e) { return p.expert_begin[e] + p.before[int64_t{blockIdx.x} * p.E + e]; });
+}
+
+// A few tokens in one launch. The better of two experts has the larger word: its key, then the lower index. Words
+// compete in groups, where everyone counts the better ones; those of rank below k go on to the next round.
+constexpr int kFewScores = 2048;  // tokens x experts
+constexpr int kGroup = 64;        // at least twice k
+constexpr int kFewChoices = kGroup / 2;
+
+__host__ __device__ constexpr int groups_of(int words) {
+  return (words + kGroup - 1) / kGroup;
+}
+// Bytes of shared memory: words, the next round's words, scores; afterwards the masks and beginnings of order_few.
+int few_bytes(int T, int E, int k) {
+  return std::max(T * (8 * E + 8 * groups_of(E) * k + 4 * E), 12 * E);
+}
+
+__device__ __forceinline__ void rank_words(const uint64_t* from, int words, int T, int k, uint64_t* to) {
+  const int groups = groups_of(words), thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  for (int i = thread; i < T * groups * k; i += threads) to[i] = 0;  // worse than every expert
+  __syncthreads();
+  for (int i = thread; i < T * words; i += threads) {
+    const int t = i / words, group = i % words / kGroup;
+    const uint64_t mine = from[i];
+    const uint64_t* rivals = from + t * words + group * kGroup;
+    const int count = min(kGroup, words - group * kGroup);
+    int rank = 0;
+#pragma unroll 16
+    for (int j = 0; j < count; ++j) rank += rivals[j] > mine ? 1 : 0;
+    if (rank < k && mine != 0) to[(t * groups + group) * k + rank] = mine;
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(1024) route_few(const __grid_constant__ Params p) {
+  extern __shared__ unsigned long long words[];
+  __shared__ float factor[kTokensABlock];
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  auto *from = reinterpret_cast<uint64_t*>(words), *to = from + p.T * p.E;
+  float* score = reinterpret_cast<float*>(to + p.T * groups_of(p.E) * p.k);
+  pdl_trigger();
+  pdl_wait();
+  const int live = p.live_rows();
+  for (int i = thread; i < p.T * p.E; i += threads) {
+    const int t = i / p.E, e = i % p.E;
+    score[i] = 1 / (1 + expf(-p.logits[t * p.logits_stride + e]));
+    from[i] = uint64_t{key_of(score[i] + p.bias[e])} << 32 | ~static_cast<uint32_t>(e);
+  }
+  __syncthreads();
+  for (int count = p.E;; count = groups_of(count) * p.k) {
+    rank_words(from, count, p.T, p.k, to);
+    std::swap(from, to);
+    if (count <= kGroup) break;
+  }
+  const auto expert_of = [&](int i) { return static_cast<int>(~static_cast<uint32_t>(from[i])); };
+  const auto weight_of = [&](int i) {
+    const float w = score[i / p.k * p.E + expert_of(i)];
+    return isnan(w) ? 0.0f : w;
+  };
+  if (thread < p.T) {
+    float sum = 0;
+    for (int i = 0; i < p.k; ++i) sum += weight_of(thread * p.k + i);
+    factor[thread] = (p.renormalize && p.k > 1 ? 1 / (sum + 1e-20f) : 1.0f) * p.scaling;
+  }
+  __syncthreads();
+  for (int i = thread; i < p.T * p.k; i += threads) {
+    const int t = i / p.k;
+    p.expert[t * p.expert_stride + i % p.k] = t < live ? expert_of(i) : -1;
+    p.weight[t * p.weight_stride + i % p.k] = t < live ? weight_of(i) * factor[t] : 0.0f;
+  }
+  __syncthreads();
+  order_tokens(p, live, words);
 }
 
 template <int kSlots>
@@ -295,6 +374,13 @@ void router_cuda(const Exec& ex, const RouterArgs& a, const RouterDesc& d, void*
            .renormalize = a.renormalize,
            .scaling = a.scaling,
            .before = static_cast<int32_t*>(scratch)};
+  if (p.T * p.E <= kFewScores && p.T <= kTokensABlock && p.k <= kFewChoices && p.groups <= p.topk_groups)
+    return launch(ex, "router",
+                  {.grid = 1,
+                   .block = static_cast<unsigned>(std::min(1024, (p.T * p.E + 31) / 32 * 32)),
+                   .shared_bytes = few_bytes(p.T, p.E, p.k),
+                   .pdl = pdl_pays(d.target, 1)},
+                  route_few, p);
   if (d.experts <= 256)
     launch_choice<8>(ex, p, d.target);
   else if (d.experts <= 512)
