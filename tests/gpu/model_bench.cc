@@ -12,6 +12,7 @@
 #include "kdelta/core/moves.h"
 #include "kdelta/model/load.h"
 #include "kdelta/runtime/engine.h"
+#include "tests/gpu/roof.h"
 
 namespace kdelta::gpu_bench {
 namespace {
@@ -20,6 +21,7 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kContext = 8192, kSpare = 512;  // tokens; of prompts and behind them
+constexpr int64_t kAhead = 20'000'000;            // ns that the host gets to enqueue a whole step before it runs
 constexpr Device kDevice{DeviceKind::cuda, 0};
 
 double seconds_since(Clock::time_point begin) {
@@ -38,13 +40,14 @@ std::vector<int32_t> prompt_of(int64_t tokens, uint64_t seed, int64_t vocabulary
   return ids;
 }
 
-runtime::EngineConfig config_for(int64_t sequences, int64_t length) {
+runtime::EngineConfig config_for(const ModelFlags& flags, int64_t sequences, int64_t length) {
   runtime::EngineConfig c;
   c.device = kDevice;
   c.max_sequences = sequences;
   c.token_budget = std::max<int64_t>(8192, sequences);
   c.max_length = length;
   c.options.threads = 4;
+  if (flags.overlap_rows >= 0) c.options.overlap_rows = flags.overlap_rows;
   return c;
 }
 
@@ -162,7 +165,7 @@ class ModelBench {
     out_["decode"] = Json::array();
     for (const int64_t batch : {1, 8, 64}) {
       for (const bool recorded : {true, false}) {
-        runtime::EngineConfig c = config_for(batch, kContext + kSpare);
+        runtime::EngineConfig c = config_for(flags_, batch, kContext + kSpare);
         c.buckets = {{batch, 1}};
         runtime::Engine engine(*model_.model, c);
         // Contexts of their own, so that rows go to experts of their own. Who is ready first decodes beside the others'
@@ -185,7 +188,7 @@ class ModelBench {
           times.push_back(seconds_since(begin));
         }
         const double median = quantile(times, 0.5);
-        runtime::EngineConfig walked = config_for(batch, kContext + kSpare);
+        runtime::EngineConfig walked = config_for(flags_, batch, kContext + kSpare);
         Bytes bytes;
         (void)runtime::walk_step(*model_.model, walked, true, &bytes);
         Experts experts;
@@ -207,6 +210,7 @@ class ModelBench {
         if (!recorded && flags_.parts.find("profile") != std::string::npos) {
           Timeline timeline(*engine.stream());
           engine.observe(&timeline, nullptr);
+          enqueue_delay(*engine.stream(), kAhead);
           engine.step([](const runtime::TokenEvent&) {});
           row["profile"] = timeline.table();
         }
@@ -219,7 +223,7 @@ class ModelBench {
   void prefill() {
     out_["prefill"] = Json::array();
     for (const int64_t tokens : {1024, 8192, 32768, 131072}) {
-      runtime::Engine engine(*model_.model, config_for(1, tokens + 64));
+      runtime::Engine engine(*model_.model, config_for(flags_, 1, tokens + 64));
       double best = 1e9, worst = 0;
       for (int i = 0; i < (tokens <= 8192 ? 4 : 2); ++i) {
         (void)engine.submit(prompt_of(tokens, static_cast<uint64_t>(i), vocabulary()), greedy(1));
@@ -241,6 +245,7 @@ class ModelBench {
         Timeline timeline(*engine.stream());
         engine.observe(&timeline, nullptr);
         (void)engine.submit(prompt_of(tokens, 9, vocabulary()), greedy(1));
+        enqueue_delay(*engine.stream(), kAhead);
         engine.step([](const runtime::TokenEvent&) {});
         row["profile"] = timeline.table();
       }

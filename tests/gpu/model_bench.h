@@ -10,6 +10,7 @@ struct ModelFlags {
   std::string results;  // file to write; empty: none
   std::string commit = "unknown";
   std::string parts = "decode,prefill,profile";
+  int64_t overlap_rows = -1;  // Options::overlap_rows; -1: the default
 };
 int run_model(const ModelFlags& flags);
 
