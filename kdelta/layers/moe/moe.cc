@@ -104,11 +104,21 @@ AnyView Moe::run_experts(const Exec& ex, const Routing& r, const AnyConstView& z
   // Partial sums of ranks are rounded when they are whole.
   const AnyView y = ex.scratch->take(c_.width_dealt ? DType::f32 : z.dtype, {P, inner});
   Arena::Scope scope(*ex.scratch);
-  const AnyView gate = ex.scratch->take(z.dtype, {P, c_.width}), up = ex.scratch->take(z.dtype, {P, c_.width});
-  grouped_linear(ex, {.x = z, .row = r.source, .expert_begin = r.expert_begin, .w = w1_, .out = gate});
-  grouped_linear(ex, {.x = z, .row = r.source, .expert_begin = r.expert_begin, .w = w3_, .out = up});
-  activation(
-      ex, {.kind = c_.activation, .beta = c_.beta, .linear_beta = c_.linear_beta, .gate = gate, .up = up, .out = gate});
+  const AnyView gate = ex.scratch->take(z.dtype, {P, c_.width});
+  GroupedLinearArgs first{.x = z, .row = r.source, .expert_begin = r.expert_begin, .w = w1_, .out = gate};
+  GroupedLinearArgs gated = first;
+  gated.up_w = w3_, gated.activation = c_.activation, gated.beta = c_.beta, gated.linear_beta = c_.linear_beta;
+  if (grouped_linear_gates(ex, gated)) {
+    grouped_linear(ex, gated);
+  } else {
+    grouped_linear(ex, first);
+    const AnyView up = ex.scratch->take(z.dtype, {P, c_.width});
+    first.w = w3_, first.out = up;
+    grouped_linear(ex, first);
+    activation(
+        ex,
+        {.kind = c_.activation, .beta = c_.beta, .linear_beta = c_.linear_beta, .gate = gate, .up = up, .out = gate});
+  }
   grouped_linear(ex, {.x = gate, .expert_begin = r.expert_begin, .w = w2_, .out = y});
   return y;
 }

@@ -12,17 +12,6 @@ namespace {
 using namespace cuda;
 constexpr int kThreads = 256;
 
-template <ActivationKind kKind, bool kExact>
-__device__ __forceinline__ float activate(float gate, float up, float beta, float linear_beta) {
-  if constexpr (kKind == ActivationKind::swiglu) {
-    return gate * sigmoid<kExact>(gate) * up;
-  } else if constexpr (kKind == ActivationKind::sigmoid_gate) {
-    return sigmoid<kExact>(gate) * up;
-  } else {
-    return situ<kExact>(gate, up, beta, linear_beta);
-  }
-}
-
 template <ActivationKind kKind, bool kAligned, class Gate, class Up, class Out>
 __global__ void __launch_bounds__(kThreads) activation_chunks(Rows<const Gate> gate, Rows<const Up> up, Rows<Out> out,
                                                               int64_t T, int64_t N, float beta, float linear_beta) {
@@ -40,20 +29,6 @@ __global__ void __launch_bounds__(kThreads) activation_chunks(Rows<const Gate> g
   }
 }
 
-template <class F>
-void dispatch_kind(ActivationKind kind, F&& f) {
-  using enum ActivationKind;
-  switch (kind) {
-    case swiglu:
-      return f(std::integral_constant<ActivationKind, swiglu>{});
-    case situ:
-      return f(std::integral_constant<ActivationKind, situ>{});
-    case sigmoid_gate:
-      return f(std::integral_constant<ActivationKind, sigmoid_gate>{});
-  }
-  KDELTA_UNREACHABLE("activation kind", kind);
-}
-
 }  // namespace
 
 void activation_cuda(const Exec& ex, const ActivationArgs& a, const ActivationDesc& d, void*) {
@@ -61,7 +36,7 @@ void activation_cuda(const Exec& ex, const ActivationArgs& a, const ActivationDe
   const bool aligned = d.width % kChunk == 0 && all_aligned16(a.gate, a.up, a.out);
   const dim3 grid(grid_of(d.width, kThreads * kChunk), static_cast<unsigned>(std::min<int64_t>(d.rows, 65535)));
   const Launch l{.grid = grid, .block = kThreads, .pdl = pdl_pays(d.target, int64_t{grid.x} * grid.y)};
-  dispatch_kind(a.kind, [&](auto kind) {
+  dispatch_activation_kind(a.kind, [&](auto kind) {
     dispatch_activation(a.gate.dtype, [&](auto gate) {
       dispatch_activation(a.up.dtype, [&](auto up) {
         dispatch_activation(a.out.dtype, [&](auto out) {

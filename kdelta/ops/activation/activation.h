@@ -6,10 +6,9 @@
 #pragma once
 
 #include "kdelta/core/exec.h"
+#include "kdelta/ops/common/activation_kind.h"
 
 namespace kdelta {
-
-enum class ActivationKind : uint8_t { swiglu, situ, sigmoid_gate };
 
 struct ActivationArgs {
   ActivationKind kind = ActivationKind::swiglu;

@@ -7,7 +7,7 @@ namespace kdelta::grouped {
 namespace {
 
 constexpr int kAtOnce = 256;  // 8 KB of kernel parameters
-static_assert(sizeof(Expert) == 32, "what grouped_linear_cuda_scratch counts");
+static_assert(sizeof(Expert) == table_bytes(1));
 struct Some {
   Expert expert[kAtOnce];
 };

@@ -21,11 +21,13 @@ const char* grouped_linear_refuse_mma(const GroupedLinearDesc& d) {
 
 const char* grouped_linear_refuse_stream(const GroupedLinearDesc& d) {
   if (const char* reason = grouped_linear_refuse_mma(d)) return reason;
+  if (d.gated && d.out != DType::bf16) return "gated: outputs other than bf16";
   return d.K > 6144 ? "more than 6144 columns: pairs do not fit shared memory" : nullptr;
 }
 
 const char* grouped_linear_refuse_gemm(const GroupedLinearDesc& d) {
   if (const char* reason = grouped_linear_refuse_mma(d)) return reason;
+  if (const char* reason = grouped_linear_refuse_gated(d)) return reason;
   if (d.exact) return "exact: its sums have another order than those of few pairs";
   // Measured: unpacking codes keeps cuda_stream ahead for longer.
   if (d.P <= (d.w == DType::bf16 ? 8 : 16) * d.E) return "few pairs an expert: cuda_stream reads the weights better";
@@ -34,7 +36,7 @@ const char* grouped_linear_refuse_gemm(const GroupedLinearDesc& d) {
 }
 
 int64_t grouped_linear_cuda_scratch(const GroupedLinearDesc& d) {
-  return d.E * 32;
+  return grouped::table_bytes(d.E) * (d.gated ? 2 : 1);
 }
 int64_t grouped_linear_gemm_scratch(const GroupedLinearDesc& d) {
   return grouped::tile_list_bytes(d.P, d.E, grouped::gemm_pairs(d.w));

@@ -1,10 +1,12 @@
 // grouped_linear on CUDA for few pairs an expert, where reading the experts' weights is all there is to do. A block has
 // up to 16 pairs of one expert in shared memory and streams weight rows past them: each warp one half of the columns of
-// 16 or 32 rows, several loads ahead, on tensor cores (common/cuda/weight_fragments.cuh).
+// 16 or 32 rows, several loads ahead, on tensor cores (common/cuda/weight_fragments.cuh). With gate and up projections
+// one half of the warps has rows of the one, the other half the same rows of the other.
 //
 // The order of a sum: in either half of the columns 16 at a time, as a quad of lanes loads them; then the halves. It
 // depends on the columns and the weights' format alone.
 #include "kdelta/ops/common/cuda/launch.cuh"
+#include "kdelta/ops/common/cuda/math.cuh"
 #include "kdelta/ops/common/cuda/views.cuh"
 #include "kdelta/ops/common/cuda/weight_fragments.cuh"
 #include "kdelta/ops/grouped_linear/cuda_routing.cuh"
@@ -27,13 +29,15 @@ __device__ __forceinline__ uint4 read_once(const uint8_t* p) {
 }
 
 struct Params {
-  Experts experts;
+  Experts experts, up;
   Routing routing;
   Rows<const bf16> x;
   ProjectionOut out;
   int64_t N;
   int K;
+  float beta, linear_beta;
 };
+enum class Gate : uint8_t { none, swiglu, situ, sigmoid_gate };
 
 // How a format's rows are streamed. A step is 64 bytes of each row.
 template <DType kFormat, int kPairs8>
@@ -143,11 +147,20 @@ __device__ __forceinline__ void multiply(const Stream<kFormat, F>& weights, int 
   }
 }
 
-template <DType kFormat, int kPairs8>
+template <Gate kGate>
+__device__ __forceinline__ float gate_of(float gate, float up, const Params& p) {
+  constexpr auto kKind = kGate == Gate::situ           ? ActivationKind::situ
+                         : kGate == Gate::sigmoid_gate ? ActivationKind::sigmoid_gate
+                                                       : ActivationKind::swiglu;
+  return activate<kKind, false>(to_f32(from_f32<bf16>(gate)), to_f32(from_f32<bf16>(up)), p.beta, p.linear_beta);
+}
+
+template <DType kFormat, int kPairs8, Gate kGate>
 __global__ void __launch_bounds__(Form<kFormat, kPairs8>::kWarps * 32, Form<kFormat, kPairs8>::kBlocks)
     stream_weights(const __grid_constant__ Params p) {
   using F = Form<kFormat, kPairs8>;
-  constexpr int kPairs = 8 * kPairs8, kThreads = F::kWarps * 32;
+  constexpr bool kGated = kGate != Gate::none;
+  constexpr int kPairs = 8 * kPairs8, kThreads = F::kWarps * 32, kRows = F::kRows / (kGated ? 2 : 1);
   extern __shared__ __align__(16) uint4 inputs[];
   __shared__ int64_t row[kPairs];
   pdl_trigger();
@@ -156,15 +169,17 @@ __global__ void __launch_bounds__(Form<kFormat, kPairs8>::kWarps * 32, Form<kFor
   if (tile.expert < 0) return;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, g = lane / 4, q = lane % 4;
   if (tile.expert == p.routing.E) {
-    for (int at = thread; at < tile.count * F::kRows; at += kThreads) {
-      const int64_t n = int64_t{blockIdx.y} * F::kRows + at % F::kRows;
-      if (n < p.N) p.out.put(tile.first + at / F::kRows, n, 0);
+    for (int at = thread; at < tile.count * kRows; at += kThreads) {
+      const int64_t n = int64_t{blockIdx.y} * kRows + at % kRows;
+      if (n < p.N) p.out.put(tile.first + at / kRows, n, 0);
     }
     return;
   }
   const int half = thread / (kThreads / kHalves), place = thread % (kThreads / kHalves);
-  const int64_t n0 = int64_t{blockIdx.y} * F::kRows + place / 32 * (16 * F::kTiles);
-  Stream<kFormat, F> weights(p.experts.at(tile.expert), n0, p.N);
+  // Of the up projection are the warps behind the first kRows rows.
+  const bool up = kGated && place / 32 * (16 * F::kTiles) >= kRows;
+  const int64_t n0 = int64_t{blockIdx.y} * kRows + place / 32 * (16 * F::kTiles) % kRows;
+  Stream<kFormat, F> weights((up ? p.up : p.experts).at(tile.expert), n0, p.N);
   const int all = p.K / F::kStep, begin = half == 0 ? 0 : (all + 1) / 2, end = half == 0 ? (all + 1) / 2 : all;
 #pragma unroll
   for (int i = 0; i < F::kAhead; ++i)
@@ -199,35 +214,64 @@ __global__ void __launch_bounds__(Form<kFormat, kPairs8>::kWarps * 32, Form<kFor
         for (int i = 0; i < 4; ++i) second[(t * kPairs8 + j) * 4 + i] = sum[t][j][i];
   }
   __syncthreads();
+  const auto each = [&](auto&& f) {
+#pragma unroll
+    for (int t = 0; t < F::kTiles; ++t)
+#pragma unroll
+      for (int j = 0; j < kPairs8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          f(sum[t][j][i], (t * kPairs8 + j) * 4 + i, 8 * j + 2 * q + i % 2, 16 * t + i / 2 * 8 + g);
+  };
+  if (half == 0) each([&](float& total, int at, int, int) { total += second[at]; });
+  if constexpr (kGated) {
+    if (half == 0 && up) each([&](float total, int at, int, int) { second[at] = total; });
+    __syncthreads();
+    if (up) return;
+    const float* other = second + kThreads / kHalves / 2 * F::kSums;
+    if (half == 0) each([&](float& total, int at, int, int) { total = gate_of<kGate>(total, other[at], p); });
+  }
   if (half == 1) return;
-#pragma unroll
-  for (int t = 0; t < F::kTiles; ++t)
-#pragma unroll
-    for (int j = 0; j < kPairs8; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int pair = 8 * j + 2 * q + i % 2;
-        const int64_t n = n0 + 16 * t + i / 2 * 8 + g;
-        const float total = sum[t][j][i] + second[(t * kPairs8 + j) * 4 + i];
-        if (pair < tile.count && n < p.N) p.out.put(tile.first + pair, n, row[pair] >= 0 ? total : 0.0f);
-      }
+  each([&](float total, int, int pair, int n) {
+    if (pair < tile.count && n0 + n < p.N) p.out.put(tile.first + pair, n0 + n, row[pair] >= 0 ? total : 0.0f);
+  });
 }
 
-template <DType kFormat, int kPairs8>
+template <DType kFormat, int kPairs8, Gate kGate>
 void run(const Exec& ex, const GroupedLinearArgs& a, const GroupedLinearDesc& d, void* scratch) {
   using F = Form<kFormat, kPairs8>;
-  const Params p{.experts = experts_of(ex, a.w, scratch),
-                 .routing = routing_of(ex, a, d, 8 * kPairs8),
-                 .x = rows<const bf16>(a.x),
-                 .out = projection_out(a.out, {}),
-                 .N = d.N,
-                 .K = static_cast<int>(d.K)};
-  const dim3 grid(static_cast<unsigned>(slots_of(d.P, d.E, 8 * kPairs8).count), grid_of(d.N, F::kRows));
+  constexpr bool kGated = kGate != Gate::none;
+  const Params p{
+      .experts = experts_of(ex, a.w, scratch),
+      .up = kGated ? experts_of(ex, a.up_w, static_cast<char*>(scratch) + grouped::table_bytes(d.E)) : Experts{},
+      .routing = routing_of(ex, a, d, 8 * kPairs8),
+      .x = rows<const bf16>(a.x),
+      .out = projection_out(a.out, {}),
+      .N = d.N,
+      .K = static_cast<int>(d.K),
+      .beta = a.beta,
+      .linear_beta = a.linear_beta};
+  const dim3 grid(static_cast<unsigned>(slots_of(d.P, d.E, 8 * kPairs8).count),
+                  grid_of(d.N, F::kRows / (kGated ? 2 : 1)));
   const Launch l{.grid = grid,
                  .block = F::kWarps * 32,
                  .shared_bytes = F::shared_bytes(d.K),
                  .pdl = pdl_pays(d.target, int64_t{grid.x} * grid.y / 3)};
-  launch(ex, "grouped_linear", l, stream_weights<kFormat, kPairs8>, p);
+  launch(ex, "grouped_linear", l, stream_weights<kFormat, kPairs8, kGate>, p);
+}
+
+template <class F>
+void dispatch_gate(const GroupedLinearArgs& a, F&& f) {
+  if (a.up_w.empty()) return f(std::integral_constant<Gate, Gate::none>{});
+  switch (a.activation) {
+    case ActivationKind::swiglu:
+      return f(std::integral_constant<Gate, Gate::swiglu>{});
+    case ActivationKind::situ:
+      return f(std::integral_constant<Gate, Gate::situ>{});
+    case ActivationKind::sigmoid_gate:
+      return f(std::integral_constant<Gate, Gate::sigmoid_gate>{});
+  }
+  KDELTA_UNREACHABLE("activation kind", a.activation);
 }
 
 }  // namespace
@@ -236,10 +280,12 @@ void grouped_linear_cuda_stream(const Exec& ex, const GroupedLinearArgs& a, cons
   if (d.P == 0 || d.N == 0) return;
   dispatch_weights(d.w, [&](auto format) {
     if constexpr (format() != DType::f32) {
-      if (grouped::stream_pairs(d) == 8)
-        run<format(), 1>(ex, a, d, scratch);
-      else
-        run<format(), 2>(ex, a, d, scratch);
+      dispatch_gate(a, [&](auto gate) {
+        if (grouped::stream_pairs(d) == 8)
+          run<format(), 1, gate()>(ex, a, d, scratch);
+        else
+          run<format(), 2, gate()>(ex, a, d, scratch);
+      });
     }
   });
 }

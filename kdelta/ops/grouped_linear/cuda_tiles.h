@@ -25,6 +25,11 @@ constexpr int64_t first_pair(int64_t slot, bool by_pair, int64_t expert, int64_t
   return at >= begin && at < end && (at - begin) % tile == 0 ? at : -1;
 }
 
+// A table of the experts' addresses.
+constexpr int64_t table_bytes(int64_t experts) {
+  return 32 * experts;
+}
+
 // Tiles of cuda_gemm are listed on the device, behind 16 bytes that hold their number.
 constexpr int64_t tile_list_bytes(int64_t pairs, int64_t experts, int64_t tile) {
   return 16 * (1 + pairs / tile + experts);

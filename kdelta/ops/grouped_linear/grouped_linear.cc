@@ -20,15 +20,25 @@ constexpr GroupedLinearVariant kVariants[] = {
 #undef KDELTA_VARIANT
 };
 
-void check_experts(const GroupedLinearArgs& a, int64_t K) {
-  if (a.w.empty()) fail(ErrorCode::invalid_argument, "grouped_linear: w: no experts");
-  for (size_t e = 0; e < a.w.size(); ++e) {
+void check_experts(std::span<const Matrix> w, const Matrix& like, int64_t K, const char* which) {
+  for (size_t e = 0; e < w.size(); ++e) {
     char name[48];  // every call of a decode step comes by here: no allocation for a name that is hardly ever read
-    std::snprintf(name, sizeof(name), "grouped_linear: w[%zu]", e);
-    expect_matrix(a.w[e], a.w[0].rows, K, name);
-    expect_dtype(a.w[e].dtype, {a.w[0].dtype}, name);
-    if (!(a.w[e].input == a.w[0].input)) fail(ErrorCode::invalid_argument, name, ": takes other inputs than w[0]");
+    std::snprintf(name, sizeof(name), "grouped_linear: %s[%zu]", which, e);
+    expect_matrix(w[e], like.rows, K, name);
+    expect_dtype(w[e].dtype, {like.dtype}, name);
+    if (!(w[e].input == like.input)) fail(ErrorCode::invalid_argument, name, ": takes other inputs than w[0]");
   }
+}
+
+void check_up(const GroupedLinearArgs& a, int64_t K) {
+  if (a.up_w.empty()) return;
+  if (a.up_w.size() != a.w.size())
+    fail(ErrorCode::invalid_argument, "grouped_linear: up_w: ", a.up_w.size(), " experts, expected ", a.w.size());
+  check_experts(a.up_w, a.w[0], K, "up_w");
+  if (a.activation == ActivationKind::situ && !(a.beta > 0))
+    fail(ErrorCode::invalid_argument, "grouped_linear: beta: ", a.beta, ", expected > 0");
+  if (a.activation == ActivationKind::situ && !(a.linear_beta >= 0))
+    fail(ErrorCode::invalid_argument, "grouped_linear: linear_beta: ", a.linear_beta, ", expected >= 0");
 }
 
 void check(const GroupedLinearArgs& a) {
@@ -38,7 +48,9 @@ void check(const GroupedLinearArgs& a) {
     fail(ErrorCode::invalid_argument, "grouped_linear: out: shape ", to_string(a.out.shape), ", expected [P, N]");
   const int64_t R = a.x.dim(0), K = a.x.dim(1), P = a.out.dim(0);
   if (K == 0) fail(ErrorCode::invalid_argument, "grouped_linear: x: width 0");
-  check_experts(a, K);
+  if (a.w.empty()) fail(ErrorCode::invalid_argument, "grouped_linear: w: no experts");
+  check_experts(a.w, a.w[0], K, "w");
+  check_up(a, K);
   expect_activation(a.x, {a.row.null() ? P : R, K}, "grouped_linear: x");
   expect_input(a.x, a.w[0].input, "grouped_linear");
   expect_activation(a.out, {P, a.w[0].rows}, "grouped_linear: out");
@@ -70,7 +82,8 @@ bool is_aligned(const GroupedLinearArgs& a) {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
   };
   bool aligned = begins16(a.x.data, a.x.stride[0] * dtype_bytes(a.x.dtype));
-  for (const Matrix& w : a.w) aligned = aligned && begins16(w.data, w.row_bytes);
+  for (const auto all : {a.w, a.up_w})
+    for (const Matrix& w : all) aligned = aligned && begins16(w.data, w.row_bytes);
   return aligned;
 }
 
@@ -103,8 +116,13 @@ std::span<const GroupedLinearVariant> grouped_linear_variants() {
 }
 
 const char* grouped_linear_refuse_f32(const GroupedLinearDesc& d) {
+  if (d.target.device == DeviceKind::cpu && d.gated) return grouped_linear_refuse_gated(d);
   if (d.x != DType::bf16) return "x is f32: products and sums stay fp32";
   return d.w == DType::f32 ? "w is f32" : nullptr;
+}
+
+const char* grouped_linear_refuse_gated(const GroupedLinearDesc& d) {
+  return d.gated ? "gated: it makes one product at a time" : nullptr;
 }
 
 int64_t grouped_linear_f32_scratch(const GroupedLinearDesc& d) {
@@ -121,10 +139,32 @@ int64_t grouped_linear_tile_scratch(const GroupedLinearDesc& d) {
 Cost grouped_linear_cost(const GroupedLinearArgs& a) {
   const auto P = static_cast<double>(a.out.dim(0)), K = static_cast<double>(a.x.dim(1)),
              N = static_cast<double>(a.out.dim(1));
-  const double experts = std::min(P, static_cast<double>(a.w.size()));
-  return {.bytes = experts * static_cast<double>(a.w[0].bytes()) + P * K * static_cast<double>(dtype_bytes(a.x.dtype)) +
+  const double experts = std::min(P, static_cast<double>(a.w.size())), products = a.up_w.empty() ? 1 : 2;
+  return {.bytes = products * experts * static_cast<double>(a.w[0].bytes()) +
+                   P * K * static_cast<double>(dtype_bytes(a.x.dtype)) +
                    P * N * static_cast<double>(dtype_bytes(a.out.dtype)),
-          .flops = 2 * P * K * N};
+          .flops = products * 2 * P * K * N};
+}
+
+namespace {
+
+GroupedLinearDesc describe(const Exec& ex, const GroupedLinearArgs& a) {
+  const Matrix& w = a.w[0];
+  GroupedLinearDesc d{target_of(ex), a.x.dtype, w.dtype, a.out.dtype, a.out.dim(0), static_cast<int64_t>(a.w.size()),
+                      w.cols,        w.rows};
+  d.aligned = is_aligned(a), d.even = is_even(a.w), d.exact = ex.options->exact, d.gated = !a.up_w.empty();
+  return d;
+}
+
+}  // namespace
+
+bool grouped_linear_gates(const Exec& ex, const GroupedLinearArgs& args) {
+  check(args);
+  GroupedLinearDesc d = describe(ex, args);
+  d.gated = false;
+  const GroupedLinearVariant& row = choose("grouped_linear", grouped_linear_variants(), d, *ex.options);
+  d.gated = true;
+  return refusal(row, d) == nullptr;
 }
 
 void grouped_linear(const Exec& ex, const GroupedLinearArgs& args) {
@@ -141,11 +181,7 @@ void grouped_linear(const Exec& ex, const GroupedLinearArgs& args) {
     mx_input_values(ex, args.x, {}, w.input, values);
     product.x = values;
   }
-  GroupedLinearDesc desc{target_of(ex),  args.x.dtype,    w.dtype,
-                         args.out.dtype, args.out.dim(0), static_cast<int64_t>(args.w.size()),
-                         w.cols,         w.rows};
-  desc.aligned = is_aligned(product), desc.even = is_even(args.w), desc.exact = ex.options->exact;
-  run_op(ex, "grouped_linear", grouped_linear_variants(), product, desc, grouped_linear_cost(args));
+  run_op(ex, "grouped_linear", grouped_linear_variants(), product, describe(ex, product), grouped_linear_cost(args));
 }
 
 }  // namespace kdelta

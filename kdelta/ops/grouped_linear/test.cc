@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -159,6 +160,58 @@ TEST_P(GroupedLinear, EqualsTheDefinition) {
         const test::Dot dot = test::dot_of(c.w[e], n, c.x.data() + c.row[p] * c.K);
         ASSERT_NEAR(out[p * c.N + n], dot.value, dot.error + std::fabs(dot.value) * 0x1p-23) << p << " " << n;
       }
+}
+
+// The only row of the CPU that takes gate and up at once, against its own products one at a time.
+TEST(GroupedLinearReference, OfGateAndUpIsTheActivationOfBothProductsRounded) {
+  TestExec ex;
+  Case<bf16> c(DType::bf16, {5, 0, 2}, 9, 64, 2), ups(DType::bf16, {5, 0, 2}, 9, 64, 2);
+  std::rotate(ups.w.begin(), ups.w.begin() + 1, ups.w.end());  // other weights than the gates'
+  for (ActivationKind kind : {ActivationKind::swiglu, ActivationKind::situ, ActivationKind::sigmoid_gate}) {
+    const auto run = [&](std::span<const Matrix> w, std::span<const Matrix> up, Guarded<bf16>& out) {
+      GroupedLinearArgs a = c.args();
+      a.w = w, a.up_w = up, a.out = out.view();
+      a.activation = kind, a.beta = 1.25f, a.linear_beta = 3;
+      ex.force("grouped_linear", "reference");
+      grouped_linear(ex, a);
+    };
+    Guarded<bf16> gate({c.P, c.N}), up({c.P, c.N}), both({c.P, c.N});
+    run(c.w, {}, gate);
+    run(ups.w, {}, up);
+    run(c.w, ups.w, both);
+    for (int64_t p = 0; p < c.P; ++p)
+      for (int64_t n = 0; n < c.N; ++n) {
+        const double g = to_float(gate[p * c.N + n]), u = to_float(up[p * c.N + n]), s = 1 / (1 + std::exp(-g));
+        const double want = p >= c.pairs                     ? 0
+                            : kind == ActivationKind::swiglu ? g * s * u
+                            : kind == ActivationKind::sigmoid_gate
+                                ? s * u
+                                : 1.25 * std::tanh(g / 1.25) * s * 3 * std::tanh(u / 3);
+        ASSERT_EQ(both[p * c.N + n].bits, to_bf16(static_cast<float>(want)).bits) << p << " " << n;
+      }
+  }
+}
+
+TEST(GroupedLinearRefuses, GateAndUpWhereOneProductIsMadeAtATime) {
+  TestExec ex;
+  Case<bf16> c(DType::bf16, {2, 1}, 16, 64, 0);
+  GroupedLinearArgs a = c.args();
+  a.up_w = c.w;
+  EXPECT_FALSE(grouped_linear_gates(ex, a));
+  for (const GroupedLinearVariant& row : grouped_linear_variants()) {
+    if (row.needs.device != DeviceKind::cpu || std::string(row.name) == "reference") continue;
+    if (machine_refusal(row, target_of(ex)) != nullptr) continue;
+    ex.force("grouped_linear", row.name);
+    EXPECT_EQ(test::error_of([&] { grouped_linear(ex, a); }),
+              str("op grouped_linear: forced variant ", row.name, " refuses: gated: it makes one product at a time"));
+  }
+  ex.force("grouped_linear", "reference");
+  a.up_w = std::span(c.w).first(1);
+  EXPECT_EQ(test::error_of([&] { grouped_linear(ex, a); }), "grouped_linear: up_w: 1 experts, expected 2");
+  a.up_w = c.w, a.activation = ActivationKind::situ, a.beta = 0;
+  EXPECT_EQ(test::error_of([&] { grouped_linear(ex, a); }), "grouped_linear: beta: 0, expected > 0");
+  a.beta = 1, a.linear_beta = -1;
+  EXPECT_EQ(test::error_of([&] { grouped_linear(ex, a); }), "grouped_linear: linear_beta: -1, expected >= 0");
 }
 
 TEST(GroupedLinearRefuses, WrongArgumentsByName) {

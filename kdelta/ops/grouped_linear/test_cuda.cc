@@ -1,6 +1,10 @@
+#include <cmath>
+#include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "kdelta/core/fault.h"
+#include "kdelta/ops/activation/activation.h"
 #include "kdelta/ops/grouped_linear/variants.h"
 #include "tests/gpu/effect_case.h"
 
@@ -81,6 +85,7 @@ struct Form {
   int64_t gap = 0, column = 0, shift = 0, w_gap = 0;
   int64_t stride = 1;  // of the experts in memory
   MxInput input = {};
+  std::optional<ActivationKind> gate = {};  // with up projections
 };
 
 template <class In, class Out>
@@ -93,15 +98,22 @@ struct Problem {
         out({f.P, f.N + f.gap}),
         row({f.P}),
         begin({f.E + 1}),
-        w(f.w, f.E, f.N, f.K, f.w_gap) {
+        w(f.w, f.E, f.N, f.K, f.w_gap),
+        up_w(f.w, f.E, f.gate ? f.N : 0, f.K, f.w_gap) {
     c.array("x", x, {}, f.shift);
     w.add_to(c, f.shift);
+    if (f.gate) up_w.add_to(c, f.shift);
     c.array("row", row);
     c.array("expert_begin", begin);
     c.array("out", out, bound, f.shift);
     c.fill = [this](Rng& rng) {
       fill_normal(x, rng);
       w.fill(rng);
+      if (f.gate) {  // gates of the order of one
+        up_w.fill(rng);
+        const float size = 2 / std::sqrt(static_cast<float>(f.K));
+        for (int64_t i = 0; i < x.size(); ++i) x[i] = from_float<In>(to_float(x[i]) * size);
+      }
       const std::vector<int32_t>& counts = f.counts[turn++ % f.counts.size()];
       begin[0] = 0;
       for (int64_t e = 0; e < f.E; ++e) begin[e + 1] = begin[e] + counts[static_cast<size_t>(e)];
@@ -109,11 +121,14 @@ struct Problem {
     };
     c.call = [this](const Exec& ex, const EffectCase::At& at) {
       const std::vector<Matrix> experts = w.at(at, f.input, f.stride);
-      grouped_linear(ex, {.x = AnyConstView(at(x)).columns(f.column, f.K),
+      const std::vector<Matrix> ups = f.gate ? up_w.at(at, f.input, f.stride) : std::vector<Matrix>{};
+      GroupedLinearArgs a{.x = AnyConstView(at(x)).columns(f.column, f.K),
                           .row = f.rows ? View<const int32_t>(at(row)) : View<const int32_t>(),
                           .expert_begin = at(begin),
                           .w = experts,
-                          .out = AnyView(at(out)).columns(f.column, f.N)});
+                          .out = AnyView(at(out)).columns(f.column, f.N)};
+      if (f.gate) a.up_w = ups, a.activation = *f.gate, a.beta = 1.5f, a.linear_beta = 2;
+      grouped_linear(ex, a);
     };
   }
   void run() {
@@ -127,7 +142,7 @@ struct Problem {
   Guarded<In> x;
   Guarded<Out> out;
   Guarded<int32_t> row, begin;
-  ExpertWeights w;
+  ExpertWeights w, up_w;
   EffectCase c;
   size_t turn = 0;
 };
@@ -293,6 +308,52 @@ TEST(GroupedLinearCuda, APairsBitsDoNotDependOnItsCompany) {
       ASSERT_TRUE(p.c.run_row("grouped_linear", row));
       for (int64_t i = 0; i < kAlone; ++i)
         EXPECT_EQ(std::memcmp(&out_alone[i * N], &p.out[pairs[i] * N], N * sizeof(float)), 0) << "pair " << pairs[i];
+    }
+}
+
+// A rounding of gate or up may fall otherwise than the reference's, and the activation is the fast one.
+constexpr Bound kGatedBound{.relative = 0x1p-5, .absolute = 0x1p-9, .share = 0.1};
+
+TEST(GroupedLinearCuda, GateAndUpProjectionsWithTheirActivationEqualTheReference) {
+  for (DType w : {DType::bf16, DType::f8_e4m3, DType::f8_e5m2, DType::f4_e2m1})
+    for (ActivationKind gate : {ActivationKind::swiglu, ActivationKind::situ, ActivationKind::sigmoid_gate}) {
+      const Form f{.w = w, .E = 7, .P = 40, .N = 72, .K = 640, .counts = routings(7, 37), .gate = gate};
+      Problem<bf16, bf16>(f, kGatedBound).run();
+      Form many = f, uneven = f;
+      many.P = 150, many.counts = routings(7, 150), many.N = 33;
+      Problem<bf16, bf16>(many, kGatedBound).run();
+      uneven.stride = 3, uneven.gap = 8, uneven.input = {DType::f8_e4m3, MxScaleRule::even};
+      if (w != DType::bf16) Problem<bf16, bf16>(uneven, kGatedBound).run();
+    }
+}
+
+// What two calls and an activation make of the same inputs, to the bit.
+TEST(GroupedLinearCuda, OnePassOfGateAndUpHasTheBitsOfTwoCallsAndAnActivation) {
+  for (DType w : {DType::bf16, DType::f4_e2m1})
+    for (ActivationKind gate : {ActivationKind::swiglu, ActivationKind::situ, ActivationKind::sigmoid_gate}) {
+      constexpr int64_t P = 40, N = 72;
+      Problem<bf16, bf16> p({.w = w, .E = 7, .P = P, .N = N, .K = 544, .counts = routings(7, 37), .gate = gate},
+                            kGatedBound);
+      Guarded<bf16> apart({P, N}), up({P, N});
+      p.c.array("apart", apart, kGatedBound);
+      p.c.array("up", up, {.relative = 0x1p-7, .absolute = 1e-4});
+      p.c.call = [&, call = p.c.call](const Exec& ex, const EffectCase::At& at) {
+        call(ex, at);
+        const std::vector<Matrix> first = p.w.at(at, {}, 1), second = p.up_w.at(at, {}, 1);
+        GroupedLinearArgs a{.x = at(p.x), .row = at(p.row), .expert_begin = at(p.begin), .w = first, .out = at(apart)};
+        EXPECT_TRUE(!at.on_device() || grouped_linear_gates(ex, [&] {
+          GroupedLinearArgs both = a;
+          both.up_w = second;
+          return both;
+        }()));
+        grouped_linear(ex, a);
+        a.w = second, a.out = at(up);
+        grouped_linear(ex, a);
+        activation(ex,
+                   {.kind = gate, .beta = 1.5f, .linear_beta = 2, .gate = at(apart), .up = at(up), .out = at(apart)});
+      };
+      ASSERT_TRUE(p.c.run_row("grouped_linear", "cuda_stream"));
+      EXPECT_EQ(std::memcmp(&apart[0], &p.out[0], P * N * sizeof(bf16)), 0);
     }
 }
 

@@ -14,6 +14,7 @@ struct GroupedLinearDesc {
   bool aligned = true;  // rows of x and of every expert begin at 16 bytes
   bool even = true;     // experts lie at equal distances, whole rows apart
   bool exact = false;   // a pair's bits must not depend on the number of pairs
+  bool gated = false;   // with up_w
 };
 
 using GroupedLinearVariant = Variant<GroupedLinearArgs, GroupedLinearDesc>;
@@ -23,6 +24,8 @@ std::span<const GroupedLinearVariant> grouped_linear_variants();
 int64_t grouped_linear_f32_scratch(const GroupedLinearDesc& d);
 // The bf16 kernels take bf16 tokens and leave f32 weights to the fp32 kernels.
 const char* grouped_linear_refuse_f32(const GroupedLinearDesc& d);
+// Everything but one product at a time.
+const char* grouped_linear_refuse_gated(const GroupedLinearDesc& d);
 int64_t grouped_linear_pack_scratch(const GroupedLinearDesc& d);
 int64_t grouped_linear_tile_scratch(const GroupedLinearDesc& d);
 // The tensor-core rows of CUDA take bf16 tokens, whole steps of columns and aligned rows; cuda_stream holds x in shared

@@ -4,6 +4,11 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
+#include "kdelta/core/check.h"
+#include "kdelta/ops/common/activation_kind.h"
+
 namespace kdelta::cuda {
 
 // 0 at -inf, 1 at inf.
@@ -37,6 +42,33 @@ __device__ __forceinline__ float situ(float gate, float up, float beta, float li
     const float size = linear_beta > 0 ? beta * linear_beta : beta;
     return size * __fdividef(g.over * u.over, g.under * u.under) * sigmoid<false>(gate);
   }
+}
+
+// The equations of kdelta/ops/activation/activation.h.
+template <ActivationKind kKind, bool kExact>
+__device__ __forceinline__ float activate(float gate, float up, float beta, float linear_beta) {
+  if constexpr (kKind == ActivationKind::swiglu) {
+    return gate * sigmoid<kExact>(gate) * up;
+  } else if constexpr (kKind == ActivationKind::sigmoid_gate) {
+    return sigmoid<kExact>(gate) * up;
+  } else {
+    return situ<kExact>(gate, up, beta, linear_beta);
+  }
+}
+
+// f(the kind as an integral constant).
+template <class F>
+void dispatch_activation_kind(ActivationKind kind, F&& f) {
+  using enum ActivationKind;
+  switch (kind) {
+    case swiglu:
+      return f(std::integral_constant<ActivationKind, swiglu>{});
+    case situ:
+      return f(std::integral_constant<ActivationKind, situ>{});
+    case sigmoid_gate:
+      return f(std::integral_constant<ActivationKind, sigmoid_gate>{});
+  }
+  KDELTA_UNREACHABLE("activation kind", kind);
 }
 
 }  // namespace kdelta::cuda
