@@ -12,6 +12,8 @@ class Arena {
   static constexpr int64_t kAlign = 64;
 
   Arena(Device device, int64_t bytes);
+  // Over memory of the caller's, which must outlive it. Any address: up to kAlign - 1 bytes in front are lost.
+  Arena(void* memory, int64_t bytes);
   static Arena measuring(Device device);
 
   // kAlign-aligned, contents undefined; throws Error(out_of_memory) when the plan was too small.
@@ -26,7 +28,7 @@ class Arena {
 
   int64_t used() const { return used_; }
   int64_t peak() const { return peak_; }
-  int64_t capacity() const { return measuring_ ? 0 : buffer_.bytes(); }
+  int64_t capacity() const { return capacity_; }
   bool is_measuring() const { return measuring_; }
 
   class Scope {
@@ -44,7 +46,9 @@ class Arena {
  private:
   Arena() = default;
 
-  Buffer buffer_;
+  Buffer buffer_;  // empty when the memory is lent
+  char* data_ = nullptr;
+  int64_t capacity_ = 0;
   bool measuring_ = false;
   int64_t used_ = 0;
   int64_t peak_ = 0;

@@ -33,6 +33,9 @@ double seconds_between(const Event& begin, const Event& end);
 class Stream {
  public:
   explicit Stream(Device device);
+  // A queue of the caller's (a cudaStream_t; null: the device's default one), which must outlive it. Makes its device
+  // the thread's current one.
+  Stream(Device device, void* borrowed);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -48,6 +51,7 @@ class Stream {
  private:
   Device device_;
   void* handle_ = nullptr;
+  [[maybe_unused]] bool owned_ = true;  // a build without CUDA never has one
 };
 
 // The stream that a device's one-off work (uploads, tests) shares; made on first use, lives until the program ends.

@@ -51,8 +51,11 @@ Stream::Stream(Device device) : device_(device) {
   cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), device, "stream");
   handle_ = stream;
 }
+Stream::Stream(Device device, void* borrowed) : device_(device), handle_(borrowed), owned_(false) {
+  select(device);
+}
 Stream::~Stream() {
-  (void)cudaStreamDestroy(native(*this));
+  if (owned_) (void)cudaStreamDestroy(native(*this));
 }
 void Stream::record(Event& event) {
   cuda_check(cudaEventRecord(native(event), native(*this)), device_, "record");

@@ -24,6 +24,9 @@ double seconds_between(const Event&, const Event&) {
 Stream::Stream(Device device) {
   refuse_cuda(device);
 }
+Stream::Stream(Device device, void*) : device_(device), owned_(false) {
+  refuse_cuda(device);
+}
 Stream::~Stream() = default;
 void Stream::record(Event&) {
   refuse_cuda(device_);

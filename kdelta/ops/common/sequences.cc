@@ -116,7 +116,7 @@ void expect_sequences(const Sequences& s, const char* op) {
   expect(s.accepted, {N}, op, "accepted");
   expect(s.fresh, {N}, op, "fresh");
   if (!s.snapshot.null()) expect(s.snapshot, {s.snapshot.dim(0), 3}, op, "snapshot");
-  if (s.n_prefill < 0 || s.n_decode < 0 || s.n_prefill + s.n_decode > N)
+  if (s.n_prefill < 0 || s.n_decode < 0 || int64_t{s.n_prefill} + s.n_decode > N)
     refuse(op, str(s.n_prefill, " prefill and ", s.n_decode, " decode sequences of ", N));
 }
 

@@ -13,8 +13,10 @@ constexpr MlaVariant kVariants[] = {
 #undef KDELTA_VARIANT
 };
 
-void expect_width(int64_t width, const char* name) {
-  if (width < 1) fail(ErrorCode::invalid_argument, "mla: ", name, ": ", width, ", expected >= 1");
+void expect_width(int64_t width, int64_t least, const char* name) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // so that sums and products with heads stay in 64 bits
+  if (width < least || width > kMost)
+    fail(ErrorCode::invalid_argument, "mla: ", name, ": ", width, ", expected ", least, " to ", kMost);
 }
 
 bool matrix_aligned16(const Matrix& m) {
@@ -30,10 +32,10 @@ void expect_cache(const AnyConstView& cache, int64_t width, const char* argument
 }
 
 void check(const MlaArgs& a) {
-  expect_width(a.nope, "nope");
-  if (a.rope < 0) fail(ErrorCode::invalid_argument, "mla: rope: ", a.rope, ", expected >= 0");
-  expect_width(a.value, "value");
-  expect_width(a.latent, "latent");
+  expect_width(a.nope, 1, "nope");
+  expect_width(a.rope, 0, "rope");
+  expect_width(a.value, 1, "value");
+  expect_width(a.latent, 1, "latent");
   if (a.q.shape.rank != 3)
     fail(ErrorCode::invalid_argument, "mla: q: shape ", to_string(a.q.shape), ", expected [T, H, nope+rope]");
   const int64_t T = a.q.dim(0), H = a.q.dim(1);

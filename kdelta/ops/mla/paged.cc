@@ -42,7 +42,7 @@ void expect_paged(const PagedSequences& s, const char* op) {
   expect(s.cu, {N + 1}, "cu");
   expect(s.context, {N}, "context");
   expect(s.pages, {N, s.pages.dim(1)}, "pages");
-  if (s.n_prefill < 0 || s.n_decode < 0 || s.n_prefill + s.n_decode > N)
+  if (s.n_prefill < 0 || s.n_decode < 0 || int64_t{s.n_prefill} + s.n_decode > N)
     refuse(op, str(s.n_prefill, " prefill and ", s.n_decode, " decode sequences of ", N));
   if (s.max_len < 0 || s.max_context < 0) refuse(op, str("max_len ", s.max_len, ", max_context ", s.max_context));
 }
