@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kdelta/api/export.h"
 #include "kdelta/api/options.h"
 
 namespace kdelta {
@@ -93,7 +94,7 @@ struct ChatReply {
 
 using OnChatDelta = std::function<void(const std::string& reasoning, const std::string& content)>;
 
-struct Perplexity {
+struct KDELTA_API Perplexity {
   double nll = 0;      // summed over scored tokens, natural log
   int64_t tokens = 0;  // scored
   double value() const;
@@ -141,7 +142,7 @@ struct ModelInfo {
 
 // What a checkpoint holds whose weights are in a format that kdelta writes for other engines and does not compute with
 // (int8), from its headers; none for every other. Throws as Engine::load does.
-std::optional<ModelInfo> describe_foreign(const std::string& directory);
+KDELTA_API std::optional<ModelInfo> describe_foreign(const std::string& directory);
 
 // A tensor under its name in the checkpoint. `data` is used where it lies for as long as the engine uses the tensor,
 // and must not change.
@@ -158,9 +159,9 @@ struct StepOp {
   double bytes = 0, flops = 0;
 };
 
-class Engine {
+class KDELTA_API Engine {
  public:
-  struct Impl;  // for the files of this folder
+  struct KDELTA_HIDDEN Impl;  // for the files of this folder
   static Engine load(const LoadOptions& options);
   ~Engine();
   Engine(Engine&&) noexcept;
@@ -270,6 +271,6 @@ class Engine {
 };
 
 // "0.1.0 (commit abc, g++ 12.2.0)"
-std::string version();
+KDELTA_API std::string version();
 
 }  // namespace kdelta

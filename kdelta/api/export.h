@@ -4,8 +4,10 @@
 
 #if defined(__GNUC__)
 #define KDELTA_API __attribute__((visibility("default")))
+#define KDELTA_HIDDEN __attribute__((visibility("hidden")))
 #else
 #define KDELTA_API
+#define KDELTA_HIDDEN
 #endif
 
 #endif

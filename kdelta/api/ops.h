@@ -7,6 +7,10 @@
 //   kdelta::ops::kda(context, {.q = q, .k = k, .v = v, ..., .state = state, .out = out});
 #pragma once
 
+#if __cplusplus < 202002L
+#error "kdelta/api/ops.h needs C++20"
+#endif
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>

@@ -12,12 +12,14 @@
 #include <string>
 #include <vector>
 
+#include "kdelta/api/export.h"
+
 namespace kdelta {
 
 inline constexpr int64_t kUntilFull = std::numeric_limits<int64_t>::max();  // GenerateOptions::max_tokens
 
 struct LoadOptions {
-  std::string model;                  // directory with config.json and, unless dummy, safetensors files
+  std::string model = {};             // directory with config.json and, unless dummy, safetensors files
   std::string device = "cpu";         // where the model runs: "cpu", "cuda" (the first) or "cuda:N"
   bool exact = false;                 // on a CUDA device: answers to the bit whatever the company, as on the CPU always
   std::string dtype = "bf16";         // activations: "bf16" or "fp32" (the plain parity path)
@@ -29,8 +31,8 @@ struct LoadOptions {
   int ranks = 1;              // of which each holds a part: for headers_only, what one of them takes
   std::string expert_split = "experts";  // how ranks part routed experts: "experts" (whole ones), "width" (of each)
   int threads = 0;                       // 0: every CPU this process may use
-  std::string isa;                       // "": best of the machine; else the most to use, one of machine_isa()
-  std::string force;                     // "op:variant,op:variant", names as op_variants() lists them
+  std::string isa = {};                  // "": best of the machine; else the most to use, one of machine_isa()
+  std::string force = {};                // "op:variant,op:variant", names as op_variants() lists them
   int64_t max_length = 0;                // tokens of prompt and answer; 0: the model's own limit, at most 32768
   int64_t token_budget = 512;            // tokens per step
   int64_t prefill_grid = 64;             // prompts are cut at multiples of this only; 1: anywhere
@@ -42,64 +44,64 @@ struct LoadOptions {
   // What is kept of drafts until they are verified: "slots" (a state each), "records" (what leads to that state), or
   // "auto": what takes less memory. No answer changes by it. Without drafts: "auto".
   std::string draft_states = "auto";
-  std::string draft_model;       // directory of a smaller model of the same vocabulary; empty: looked up in the text
+  std::string draft_model = {};  // directory of a smaller model of the same vocabulary; empty: looked up in the text
   int64_t prefix_snapshots = 0;  // states kept for prompts that begin alike; 0: none
   bool all_logits = false;       // for logits() and perplexity(); such an engine does not generate
-  std::function<void(int64_t done, int64_t total)> progress;  // bytes of the checkpoint brought into memory
+  std::function<void(int64_t done, int64_t total)> progress = {};  // bytes of the checkpoint brought into memory
 };
 
 struct GenerateOptions {
   float temperature = 1, top_p = 1, min_p = 0;
   int32_t top_k = 0;  // 0 or -1: off
   float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
-  std::map<int32_t, float> logit_bias;
+  std::map<int32_t, float> logit_bias = {};
   uint64_t seed = 0;
-  int64_t max_tokens = 256;       // kUntilFull: until the context is full
-  int64_t min_tokens = 0;         // at most max_tokens
-  std::vector<int32_t> stop_ids;  // beside the model's own ends
+  int64_t max_tokens = 256;            // kUntilFull: until the context is full
+  int64_t min_tokens = 0;              // at most max_tokens
+  std::vector<int32_t> stop_ids = {};  // beside the model's own ends
   bool ignore_eos = false;
-  std::vector<std::string> stop;              // strings: the text ends before the first of them
+  std::vector<std::string> stop = {};         // strings: the text ends before the first of them
   int32_t logprobs = -1;                      // n >= 0: of the chosen and the n best tokens
   bool show_specials = false;                 // names of special tokens appear in the text
   const std::atomic<bool>* cancel = nullptr;  // looked at after every step
-  std::function<void(int64_t done, int64_t total)> prefill_progress;
+  std::function<void(int64_t done, int64_t total)> prefill_progress = {};
 };
 
 struct ChatSettings {
   bool thinking = true;
-  std::string effort;      // K3: low, medium, high, max; empty: nothing is said
-  std::string tools_json;  // text of a JSON array of tools as in the OpenAI API; empty: none
+  std::string effort = {};      // K3: low, medium, high, max; empty: nothing is said
+  std::string tools_json = {};  // text of a JSON array of tools as in the OpenAI API; empty: none
 };
 
 struct LogitsOptions {
-  std::string out;                            // safetensors file
+  std::string out = {};                       // safetensors file
   int64_t chunk = 0;                          // tokens per piece, off the grid of exact mode; 0: the engine's own cuts
-  std::set<std::string> dump;                 // "layers", "router", "state"
+  std::set<std::string> dump = {};            // "layers", "router", "state"
   const std::atomic<bool>* cancel = nullptr;  // looked at after every step; throws
 };
 
 // Each throws what the Engine would for the same options, before anything is opened. What depends on the model (ids
 // within its vocabulary, a prompt within its context, an effort that its chat format knows) the Engine checks.
-void check_options(const LoadOptions& options);
-void check_options(const GenerateOptions& options);
-void check_options(const ChatSettings& settings);
-void check_options(const LogitsOptions& options);
+KDELTA_API void check_options(const LoadOptions& options);
+KDELTA_API void check_options(const GenerateOptions& options);
+KDELTA_API void check_options(const ChatSettings& settings);
+KDELTA_API void check_options(const LogitsOptions& options);
 // And that `out` is no file of the model's directory, by whatever name.
-void check_options(const LogitsOptions& options, const std::string& model);
+KDELTA_API void check_options(const LogitsOptions& options, const std::string& model);
 
 // True for the errors of this library that refuse a value of the caller's. Their message begins with the option's name:
 // "threads: -1, expected 0 to 1024".
-bool refuses_value(const std::exception& error);
+KDELTA_API bool refuses_value(const std::exception& error);
 
 // What config.json says about the ids and lengths that options may take. Throws like Engine::load.
 struct ModelLimits {
   int64_t vocab_size = 0;
   int64_t max_positions = 0;  // 0: not stated
 };
-ModelLimits read_limits(const std::string& model);
+KDELTA_API ModelLimits read_limits(const std::string& model);
 
 // The instruction sets of this machine, from "portable" to the best; each includes the ones before it.
-std::vector<std::string> machine_isa();
+KDELTA_API std::vector<std::string> machine_isa();
 
 // The kernels of every op, best first, and the instruction set that each needs: the names of LoadOptions::force.
 struct OpVariants {
@@ -109,6 +111,6 @@ struct OpVariants {
   std::string op;
   std::vector<Variant> variants;
 };
-std::vector<OpVariants> op_variants();
+KDELTA_API std::vector<OpVariants> op_variants();
 
 }  // namespace kdelta

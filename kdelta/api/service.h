@@ -54,7 +54,7 @@ struct ServiceRequest {
   bool thinking = true;  // chat: it begins with a thinking part
 };
 
-struct Histogram {
+struct KDELTA_API Histogram {
   std::vector<double> bounds;    // upper ones, ascending; a last bucket holds the rest
   std::vector<int64_t> buckets;  // bounds + 1, each its own count
   double sum = 0;
@@ -65,7 +65,7 @@ struct Histogram {
 };
 
 // Since the service was made; `running` and below are of this moment.
-struct ServiceStats {
+struct KDELTA_API ServiceStats {
   int64_t running = 0, waiting = 0, max_sequences = 0;
   double page_usage = 0;  // of the memory for context, without what may be evicted
   int64_t pages = 0, page_tokens = 0;
@@ -91,9 +91,9 @@ enum class Admission : uint8_t { accepted, full, draining, dead };
 class ServiceImpl;
 
 // The caller's end of a request. Its destructor cancels what has not ended. May outlive the service.
-class ServiceAnswer {
+class KDELTA_API ServiceAnswer {
  public:
-  struct Channel;
+  struct KDELTA_HIDDEN Channel;
   ServiceAnswer(std::weak_ptr<ServiceImpl> service, std::shared_ptr<Channel> channel);
   ~ServiceAnswer();
   ServiceAnswer(const ServiceAnswer&) = delete;
@@ -112,7 +112,7 @@ class ServiceAnswer {
 };
 
 // All functions from any thread.
-class Service {
+class KDELTA_API Service {
  public:
   // Takes the engine and runs a few tokens through it, so that the first request finds all in place.
   explicit Service(Engine engine, ServiceOptions options = {});
