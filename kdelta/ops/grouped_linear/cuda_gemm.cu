@@ -1,10 +1,9 @@
-// grouped_linear on Hopper for many pairs an expert: tiles of 128 weight rows x up to 256 pairs of one expert on wgmma,
-// with the ring of stages and the operands of common/cuda/gemm_sm90.cuh. What is its own: rows of x are gathered from
-// wherever they lie, 16 bytes a thread, and a tile multiplies no more columns than it has pairs, in steps of 32, 64,
-// 128 and 256.
+// grouped_linear on Hopper for many pairs an expert: tiles of 128 weight rows x up to 256 pairs of one expert on wgmma
+// (common/cuda/gemm_sm90.cuh).
 //
-// The tiles are listed by a kernel in front, so the grid has one block a multiprocessor and no idle slots. A kernel
-// behind writes zeros for pairs that no expert or no row of x serves.
+// The tiles are listed by a kernel in front, so the grid has one block a multiprocessor and no idle slots. Where pairs
+// name rows of x, a second one gathers them in the order of the pairs, for tensor copies to take; more pairs than
+// scratch has room for go in rounds. A kernel behind writes zeros for pairs that no expert or no row of x serves.
 #include "kdelta/ops/common/cuda/gemm_sm90.cuh"
 #include "kdelta/ops/common/cuda/launch.cuh"
 #include "kdelta/ops/common/cuda/views.cuh"
@@ -21,11 +20,12 @@ template <DType kFormat>
 constexpr int kPairs = kFormat == DType::bf16 ? 256 : 128;
 
 struct TileList {
-  int* count;
-  int4* tile;  // expert, first pair, pairs
+  int4* tile;  // expert, first pair, pairs; by first pair
+  int* round;  // [rounds + 1] the first tile of a round; behind the last the number of tiles
+  int rounds;
 };
 
-// Lists the tiles behind their number. Under wrong boundaries there is none.
+// Lists the tiles. Under wrong boundaries there is none.
 __global__ void __launch_bounds__(kPlanThreads) list_tiles(const __grid_constant__ Routing r, TileList list, int most) {
   __shared__ int warp_sum[kPlanThreads / 32];
   pdl_trigger();
@@ -59,195 +59,101 @@ __global__ void __launch_bounds__(kPlanThreads) list_tiles(const __grid_constant
     }
     base += all;
   }
-  if (thread == 0) {
-    *list.count = wrong != 0 ? 0 : base;
-    if (wrong != 0) raise(r.faults, Fault::boundaries);
+  if (wrong != 0) base = 0;
+  __syncthreads();
+  for (int round = thread; round <= list.rounds; round += kPlanThreads) {
+    int low = 0, high = base;  // tiles that begin in front of the round
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (list.tile[middle].y < round * kRoundPairs)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    list.round[round] = low;
+  }
+  if (thread == 0 && wrong != 0) raise(r.faults, Fault::boundaries);
+}
+
+// Rows of x in the order of the pairs from `first` on, whole warps a row; zeros where there is no such row.
+constexpr int kGatherThreads = 256;
+__global__ void __launch_bounds__(kGatherThreads)
+    gather_rows(const __grid_constant__ Routing r, TileList list, Rows<const bf16> x, bf16* to, int64_t first,
+                int64_t count, int64_t K) {
+  pdl_trigger();
+  pdl_wait();
+  if (list.round[0] == list.round[list.rounds]) return;  // none, or wrong boundaries
+  const int64_t end = min(first + count, int64_t{r.begin[r.E]});
+  const int lane = static_cast<int>(threadIdx.x) % 32, words = static_cast<int>(K / 8);
+  for (int64_t p = first + (int64_t{blockIdx.x} * kGatherThreads + threadIdx.x) / 32; p < end;
+       p += int64_t{gridDim.x} * (kGatherThreads / 32)) {
+    const int64_t row = row_of(r, p);
+    const auto* from = reinterpret_cast<const uint4*>(x.at(max(row, int64_t{0})));
+    auto* out = reinterpret_cast<uint4*>(to + (p - first) * K);
+#pragma unroll 4
+    for (int i = lane; i < words; i += 32) out[i] = row >= 0 ? __ldg(from + i) : uint4{};
   }
 }
 
-struct Gemm {
-  CUtensorMap weight_boxes;  // rows of all experts
-  Experts experts;
-  Routing routing;
-  TileList list;
-  Rows<const bf16> x;
-  ProjectionOut out;
-  int64_t expert_rows;  // distance of two experts in rows
-  int64_t N, K;
-  int row_tiles, steps;
-  bool pairs;  // outputs are written two at once
-
-  struct Item {
-    int expert, first, count, row;
-  };
-  __device__ __forceinline__ int items() const { return *list.count * row_tiles; }
-  __device__ __forceinline__ Item item(int i) const {
-    const int4 tile = list.tile[i / row_tiles];
-    return {tile.x, tile.y, tile.z, i % row_tiles * kGemmRows};
-  }
-  __device__ __forceinline__ int map_row(const Item& x) const {
-    return static_cast<int>(x.expert * expert_rows) + x.row;
+// Two outputs of a pair, neighbours.
+template <class Out, bool kWord>
+struct PairSink {
+  Out* to;
+  int64_t stride;
+  int left;  // pairs from the first output on
+  __device__ __forceinline__ void put(int row, int pair, float a, float b) const {
+    if (pair >= left) return;
+    Out* at = to + pair * stride + row;
+    if constexpr (kWord)
+      *reinterpret_cast<uint32_t*>(at) = pack_bf16(a, b);
+    else
+      at[0] = from_f32<Out>(a), at[1] = from_f32<Out>(b);
   }
 };
 
-__device__ __forceinline__ void copy16(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
-}
-// Arrives when this thread's copies so far have landed.
-__device__ __forceinline__ void arrive_with_copies(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
+// Item i: a tile of weight rows, quickest, of a tile of pairs.
+struct Gemm {
+  static constexpr int kBoxTokens = 64;
+  CUtensorMap weight_boxes;  // rows of all experts
+  CUtensorMap pair_boxes;    // rows of x, a pair each, from first_pair on
+  Experts experts;
+  TileList list;
+  ProjectionOut out;
+  int64_t expert_rows;  // distance of two experts in rows
+  int64_t N, K;
+  int first_pair, round, rounds;  // this round, and how many
+  int row_tiles, steps;
+  bool words;  // outputs are written two at once
 
-__device__ __forceinline__ void copiers_meet() {
-  asm volatile("bar.sync 1, 128;" ::: "memory");
-}
-
-// The four warps that fill the ring: one thread asks for the weights, all copy rows of x, eight threads a row.
-template <class Shape>
-__device__ __forceinline__ void copy_tiles(const Gemm& p, uint8_t* ring, uint64_t* full, uint64_t* empty,
-                                           int weight_bytes, int32_t* row) {
-  const int thread = static_cast<int>(threadIdx.x) % 128, line = thread / 8, chunk = thread % 8;
-  RingPlace<Shape::kStages> at;
-  for (int i = static_cast<int>(blockIdx.x); i < p.items(); i += static_cast<int>(gridDim.x)) {
-    const Gemm::Item item = p.item(i);
-    copiers_meet();
-    for (int r = thread; r < item.count; r += 128)
-      row[r] = static_cast<int32_t>(max(row_of(p.routing, int64_t{item.first} + r), int64_t{0}));
-    copiers_meet();
-    for (int step = 0; step < p.steps; ++step) {
-      barrier_wait(empty + at.stage, at.phase ^ 1);
-      uint8_t* stage = ring + at.stage * Shape::kStageBytes;
-      if (thread == 0) {
-        barrier_expect(full + at.stage, Shape::kWeightBytes);
-        tensor_load(stage, p.weight_boxes, step * (Shape::kRowBytes / weight_bytes), p.map_row(item), full + at.stage);
-      }
-      const uint32_t to = shared_address(stage) + Shape::kWeightBytes + ((chunk ^ (line & 7)) * 16);
-      const bf16* from = p.x.data + step * kGemmColumns + chunk * 8;
-#pragma unroll 4
-      for (int r = line; r < item.count; r += 16) copy16(to + r * 128, from + row[r] * p.x.stride);
-      arrive_with_copies(full + at.stage);
-      at.advance();
-    }
-  }
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
-// One tile of a warpgroup: 64 weight rows x kColumns pairs.
-template <DType kFormat, int kColumns, class Shape>
-__device__ __forceinline__ void multiply_tile(const Gemm& p, const Gemm::Item& item, uint32_t ring, uint64_t* full,
-                                              uint64_t* empty, RingPlace<Shape::kStages>& at) {
-  const int group = static_cast<int>(threadIdx.x) / 128, lane = static_cast<int>(threadIdx.x) % 32,
-            warp = static_cast<int>(threadIdx.x) / 32 % 4, g = lane / 4, q = lane % 4,
-            tile_row = group * 64 + warp * 16 + g;
-  float sum[kColumns / 2] = {};
-  int previous = -1;
-  const auto ready = [&] {
-    barrier_wait(full + at.stage, at.phase);
-    fence_shared_for_bulk();  // what threads copied is read by the tensor cores
-    return ring + at.stage * Shape::kStageBytes;
+  struct Item {
+    int first_step, steps, expert, pair, pairs, row;
   };
-  // Behind the products of a stage: those of the one before are done, and its memory is free.
-  const auto behind = [&] {
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (previous >= 0 && lane == 0) barrier_arrive(empty + previous);
-    previous = at.stage;
-    at.advance();
-  };
-  if constexpr (kFormat == DType::bf16) {
-    for (int step = 0; step < p.steps; ++step) {
-      const uint32_t stage = ready();
-      const uint64_t a = wgmma_tile(stage + group * (64 * 128)), b = wgmma_tile(stage + Shape::kWeightBytes);
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < 4; ++k) Wgmma<kColumns>::shared(sum, a + 2 * k, b + 2 * k, true);
-      behind();
-    }
-  } else {
-    const Expert e = p.experts.at(item.expert);
-    CodeOperand<kFormat> codes;
-    codes.begin({e.data, e.scale, e.row_bytes, e.scale_row_bytes, p.N}, item.row, p.K, tile_row);
-    codes.load_scales(0);
-    // The registers of a product in flight must stay: two sets in turn.
-    const auto multiply = [&](uint32_t(&a)[4][4], int step) {
-      const uint32_t stage = ready();
-      const uint64_t b = wgmma_tile(stage + Shape::kWeightBytes);
-      codes.unpack(stage, q, a);
-      codes.load_scales(step + 1);
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < 4; ++k) Wgmma<kColumns>::registers(sum, a[k], b + 2 * k, true);
-      behind();
-    };
-    uint32_t even[4][4], odd[4][4];
-    for (int step = 0; step < p.steps; step += 2) {
-      multiply(even, step);
-      if (step + 1 < p.steps) multiply(odd, step + 1);
-    }
+  __device__ __forceinline__ int items() const { return (list.round[round + rounds] - list.round[round]) * row_tiles; }
+  __device__ __forceinline__ Item item(int i) const {
+    const int4 tile = list.tile[list.round[round] + i / row_tiles];
+    return {0, steps, tile.x, tile.y, tile.z, i % row_tiles * kGemmRows};
   }
-  wgmma_wait<0>();
-#pragma unroll
-  for (int i = 0; i < kColumns / 2; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // no sum is read in front of this
-  if (lane == 0) barrier_arrive(empty + previous);
-  // A lane turns to two neighbouring outputs of one pair in eight. The code is repeated for each of them: little of it.
-  const int64_t first = (int64_t{item.first} + g) * p.out.stride + item.row + tile_row - g + 2 * q;
-  const auto store = [&](auto out, auto put) {
-    auto* to = static_cast<decltype(out)*>(p.out.data) + first;
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float a = sum[4 * j + 2 * h], b = sum[4 * j + 2 * h + 1];
-        transpose8x8(a, b);
-        if (8 * j + g < item.count) put(to + 8 * h, a, b);
-      }
-      to += 8 * p.out.stride;
-    }
-  };
-  if (p.pairs)
-    store(bf16{}, [](bf16* to, float a, float b) { *reinterpret_cast<uint32_t*>(to) = pack_bf16(a, b); });
-  else if (p.out.bf16)
-    store(bf16{}, [](bf16* to, float a, float b) { to[0] = from_f32<bf16>(a), to[1] = from_f32<bf16>(b); });
-  else
-    store(float{}, [](float* to, float a, float b) { to[0] = a, to[1] = b; });
-}
-
-template <DType kFormat>
-__global__ void __launch_bounds__(kGemmThreads, 1) multiply_pairs(const __grid_constant__ Gemm p) {
-#if __CUDA_ARCH_FEAT_SM90_ALL
-  using Shape = GemmShape<kFormat, kPairs<kFormat>>;
-  extern __shared__ uint8_t dynamic[];
-  __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
-  __shared__ int32_t row[kPairs<kFormat>];
-  uint8_t* const ring = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < Shape::kStages; ++s) barrier_init(full + s, 1 + 128), barrier_init(empty + s, 8);
-    fence_barrier_init();
+  __device__ __forceinline__ int tokens(const Item& x) const { return x.pairs; }
+  __device__ __forceinline__ const CUtensorMap& token_map() const { return pair_boxes; }
+  __device__ __forceinline__ const CUtensorMap& weight_map(const Item&) const { return weight_boxes; }
+  __device__ __forceinline__ int weight_row(const Item& x) const {
+    return static_cast<int>(x.expert * expert_rows) + x.row;
   }
-  __syncthreads();
-  pdl_trigger();
-  pdl_wait();
-  if (threadIdx.x >= 256) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    copy_tiles<Shape>(p, ring, full, empty, kFormat == DType::bf16 ? 2 : 1, row);
-  } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    RingPlace<Shape::kStages> at;
-    for (int i = static_cast<int>(blockIdx.x); i < p.items(); i += static_cast<int>(gridDim.x)) {
-      const Gemm::Item item = p.item(i);
-      const uint32_t address = shared_address(ring);
-      if (item.count <= 32)
-        multiply_tile<kFormat, 32, Shape>(p, item, address, full, empty, at);
-      else if (item.count <= 64)
-        multiply_tile<kFormat, 64, Shape>(p, item, address, full, empty, at);
-      else if (kPairs<kFormat> == 128 || item.count <= 128)
-        multiply_tile<kFormat, 128, Shape>(p, item, address, full, empty, at);
-      else if constexpr (kPairs<kFormat> == 256)
-        multiply_tile<kFormat, 256, Shape>(p, item, address, full, empty, at);
-    }
+  __device__ __forceinline__ int token_row(const Item& x) const { return x.pair - first_pair; }
+  __device__ __forceinline__ WeightRows weights(const Item& x) const {
+    const Expert e = experts.at(x.expert);
+    return {nullptr, e.scale + x.row * e.scale_row_bytes, e.row_bytes, e.scale_row_bytes, N - x.row};
   }
-#endif
-}
+  __device__ __forceinline__ int64_t columns() const { return K; }
+  template <class F>
+  __device__ __forceinline__ void with_sink(const Item& x, int row, int pair, F&& f) const {
+    const int64_t at = (int64_t{x.pair} + pair) * out.stride + x.row + row;
+    const int left = x.pairs - pair;
+    if (words) return f(PairSink<bf16, true>{static_cast<bf16*>(out.data) + at, out.stride, left});
+    if (out.bf16) return f(PairSink<bf16, false>{static_cast<bf16*>(out.data) + at, out.stride, left});
+    f(PairSink<float, false>{static_cast<float*>(out.data) + at, out.stride, left});
+  }
+};
 
 // Zeros for pairs past the experts' (all of them when no tile was listed though there are experts' pairs: wrong
 // boundaries), and for those whose row is none of x's.
@@ -255,7 +161,7 @@ __global__ void __launch_bounds__(kRestThreads) zero_unserved(const __grid_const
                                                               const __grid_constant__ ProjectionOut out, int64_t N) {
   pdl_trigger();
   pdl_wait();
-  const int64_t served = *list.count == 0 ? 0 : r.begin[r.E];
+  const int64_t served = list.round[list.rounds] == 0 ? 0 : r.begin[r.E];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int64_t first = (int64_t{blockIdx.x} * kRestThreads + threadIdx.x) / 32 * 32; first < r.P;
        first += int64_t{gridDim.x} * kRestThreads) {
@@ -269,7 +175,7 @@ __global__ void __launch_bounds__(kRestThreads) zero_unserved(const __grid_const
 }
 
 template <DType kFormat>
-void run(const Exec& ex, const GroupedLinearArgs& a, const GroupedLinearDesc& d, Gemm& p) {
+void multiply_as(const Exec& ex, const GroupedLinearArgs& a, const GroupedLinearDesc& d, Gemm& p) {
   using Shape = GemmShape<kFormat, kPairs<kFormat>>;
   const Matrix& w = a.w[0];
   p.weight_boxes = tensor_map(ex.device, w.data, kFormat == DType::bf16, kFormat == DType::f4_e2m1 ? d.K / 2 : d.K,
@@ -279,34 +185,57 @@ void run(const Exec& ex, const GroupedLinearArgs& a, const GroupedLinearDesc& d,
           .block = kGemmThreads,
           .shared_bytes = Shape::kSharedBytes,
           .pdl = true},
-         multiply_pairs<kFormat>, p);
+         gemm_sm90<kFormat, kPairs<kFormat>, Gemm>, p);
+}
+
+void multiply(const Exec& ex, const GroupedLinearArgs& a, const GroupedLinearDesc& d, Gemm& p) {
+  dispatch_weights(d.w, [&](auto format) {
+    if constexpr (format() != DType::f32) multiply_as<format()>(ex, a, d, p);
+  });
 }
 
 }  // namespace
 
 void grouped_linear_cuda_gemm(const Exec& ex, const GroupedLinearArgs& a, const GroupedLinearDesc& d, void* scratch) {
   if (d.P == 0 || d.N == 0) return;
-  auto* tiles = static_cast<int4*>(scratch);
+  const GemmScratch at = gemm_scratch(d.P, d.E, d.K, gemm_pairs(d.w));
+  auto* bytes = static_cast<char*>(scratch);
+  auto* gathered = reinterpret_cast<bf16*>(bytes + at.rows);
+  const Routing routing = routing_of(ex, a, d, gemm_pairs(d.w));
   Gemm p{.experts = experts_of(ex, a.w, nullptr),
-         .routing = routing_of(ex, a, d, gemm_pairs(d.w)),
-         .list = {reinterpret_cast<int*>(tiles), tiles + 1},
-         .x = rows<const bf16>(a.x),
+         .list = {reinterpret_cast<int4*>(bytes), reinterpret_cast<int*>(bytes + at.rounds),
+                  static_cast<int>(rounds_of(d.P))},
          .out = projection_out(a.out, {}),
          .N = d.N,
          .K = d.K,
          .row_tiles = static_cast<int>((d.N + kGemmRows - 1) / kGemmRows),
          .steps = static_cast<int>(d.K / kGemmColumns)};
   p.expert_rows = p.experts.data_step / a.w[0].row_bytes;
-  p.pairs = d.out == DType::bf16 && reinterpret_cast<uintptr_t>(a.out.data) % 4 == 0 && a.out.stride[0] % 2 == 0;
-  launch(ex, "grouped_linear", {.grid = 1, .block = kPlanThreads, .pdl = pdl_pays(d.target, 1)}, list_tiles, p.routing,
+  p.words = d.out == DType::bf16 && reinterpret_cast<uintptr_t>(a.out.data) % 4 == 0 && a.out.stride[0] % 2 == 0;
+  launch(ex, "grouped_linear", {.grid = 1, .block = kPlanThreads, .pdl = pdl_pays(d.target, 1)}, list_tiles, routing,
          p.list, static_cast<int>(gemm_pairs(d.w)));
-  if (p.routing.R > 0)
-    dispatch_weights(d.w, [&](auto format) {
-      if constexpr (format() != DType::f32) run<format()>(ex, a, d, p);
-    });
+  const auto boxes = [&](const void* data, int64_t rows, int64_t row_bytes) {
+    p.pair_boxes = tensor_map(ex.device, data, true, d.K, rows, row_bytes, 128, Gemm::kBoxTokens);
+  };
+  if (routing.R > 0 && routing.row == nullptr) {  // rows of x are in the order of the pairs
+    boxes(a.x.data, routing.R, a.x.stride[0] * 2);
+    p.rounds = p.list.rounds;
+    multiply(ex, a, d, p);
+  } else if (routing.R > 0) {
+    boxes(gathered, at.gathered, d.K * 2);
+    p.rounds = 1;
+    for (int round = 0; round < p.list.rounds; ++round) {
+      p.round = round, p.first_pair = static_cast<int>(round * kRoundPairs);
+      const int64_t count = std::min(d.P - p.first_pair, at.gathered);
+      launch(ex, "grouped_linear",
+             {.grid = grid_of(count, kGatherThreads / 32, 16 * d.target.multiprocessors), .block = kGatherThreads},
+             gather_rows, routing, p.list, rows<const bf16>(a.x), gathered, int64_t{p.first_pair}, count, d.K);
+      multiply(ex, a, d, p);
+    }
+  }
   launch(ex, "grouped_linear",
          {.grid = grid_of(d.P, kRestThreads, d.target.multiprocessors), .block = kRestThreads, .pdl = true},
-         zero_unserved, p.routing, p.list, p.out, d.N);
+         zero_unserved, routing, p.list, p.out, d.N);
 }
 
 }  // namespace kdelta

@@ -39,7 +39,7 @@ int64_t grouped_linear_cuda_scratch(const GroupedLinearDesc& d) {
   return grouped::table_bytes(d.E) * (d.gated ? 2 : 1);
 }
 int64_t grouped_linear_gemm_scratch(const GroupedLinearDesc& d) {
-  return grouped::tile_list_bytes(d.P, d.E, grouped::gemm_pairs(d.w));
+  return grouped::gemm_scratch(d.P, d.E, d.K, grouped::gemm_pairs(d.w)).bytes;
 }
 
 }  // namespace kdelta

@@ -30,9 +30,21 @@ constexpr int64_t table_bytes(int64_t experts) {
   return 32 * experts;
 }
 
-// Tiles of cuda_gemm are listed on the device, behind 16 bytes that hold their number.
-constexpr int64_t tile_list_bytes(int64_t pairs, int64_t experts, int64_t tile) {
-  return 16 * (1 + pairs / tile + experts);
+// Scratch of cuda_gemm: the list of its tiles, the first tile of each round, and rows of x in the order of the pairs of
+// a round. A tile belongs to the round in which it begins.
+constexpr int64_t kRoundPairs = 65536;
+constexpr int64_t rounds_of(int64_t pairs) {
+  return (pairs + kRoundPairs - 1) / kRoundPairs;
+}
+struct GemmScratch {
+  int64_t rounds, rows, bytes;  // where they begin, and all of it
+  int64_t gathered;             // rows of x
+};
+constexpr GemmScratch gemm_scratch(int64_t pairs, int64_t experts, int64_t K, int64_t tile) {
+  const int64_t rounds = 16 * (pairs / tile + experts);
+  const int64_t rows = (rounds + 4 * (rounds_of(pairs) + 1) + 255) / 256 * 256;
+  const int64_t gathered = pairs < kRoundPairs + tile ? pairs : kRoundPairs + tile;
+  return {rounds, rows, rows + gathered * K * 2, gathered};
 }
 
 }  // namespace kdelta::grouped

@@ -55,7 +55,7 @@ struct OutSink {
   }
 };
 
-// Item i is a tile of weight rows, of tokens, and a part of the columns, in this order from the quickest.
+// Item i is a tile of weight rows, of kTokens tokens, and a part of the columns, in this order from the quickest.
 struct Gemm {
   CUtensorMap token_boxes, weight_boxes[kMaxLinearParts];
   Parts parts;
@@ -78,7 +78,11 @@ struct Gemm {
   __device__ __forceinline__ const CUtensorMap& weight_map(const Item& x) const { return weight_boxes[x.part]; }
   __device__ __forceinline__ int weight_row(const Item& x) const { return x.row; }
   __device__ __forceinline__ int token_row(const Item& x) const { return x.token; }
-  __device__ __forceinline__ const WeightRows& weights(const Item& x) const { return parts.w[x.part]; }
+  __device__ __forceinline__ WeightRows weights(const Item& x) const {
+    WeightRows w = parts.w[x.part];
+    w.scale += x.row * w.scale_row_bytes, w.rows -= x.row;
+    return w;
+  }
   __device__ __forceinline__ int64_t columns() const { return K; }
   template <class F>
   __device__ __forceinline__ void with_sink(const Item& x, int row, int token, F&& f) const {
@@ -92,6 +96,11 @@ struct Gemm {
     return out.addend != nullptr ? f(OutSink<float, true>(out, x.row + row, x.token + token, rows, tokens))
                                  : f(OutSink<float, false>(out, x.row + row, x.token + token, rows, tokens));
   }
+};
+
+template <int kTokens>
+struct GemmOf : Gemm {
+  static constexpr int kBoxTokens = kTokens;
 };
 
 // The sums of the splits, in order; two outputs a thread.
@@ -130,7 +139,7 @@ void run(const Exec& ex, const LinearArgs& a, const LinearDesc& d, Gemm& g) {
   for (const LinearPart& p : a.more) add(p.w);
   const unsigned grid = grid_of(int64_t{g.row_tiles} * g.token_tiles * g.splits, 1, d.target.multiprocessors);
   launch(ex, "linear", {.grid = grid, .block = kGemmThreads, .shared_bytes = Shape::kSharedBytes, .pdl = true},
-         gemm_sm90<kFormat, kTokens, Gemm>, g);
+         gemm_sm90<kFormat, kTokens, GemmOf<kTokens>>, GemmOf<kTokens>{g});
   if (g.splits == 1) return;
   const dim3 blocks(static_cast<unsigned>(g.row_tiles * g.token_tiles),
                     static_cast<unsigned>(g.tile_tokens * kGemmRows / (2 * kReduceThreads)));

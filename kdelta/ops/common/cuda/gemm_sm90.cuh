@@ -6,9 +6,11 @@
 //   int items()                          of the whole grid; block b does b, b + gridDim, ...
 //   Item item(int i)                     anything that has first_step and steps, of 64 columns, at least one
 //   const CUtensorMap& weight_map(item)  boxes of kGemmRows rows of GemmShape::kRowBytes
-//   const CUtensorMap& token_map()       boxes of kTokens rows of 128 bytes
+//   const CUtensorMap& token_map()       boxes of kBoxTokens rows of 128 bytes
+//   static constexpr int kBoxTokens      kTokens, or less where tiles may have fewer tokens: a tile copies and
+//   int tokens(item)                     multiplies about as many as it has, at least one
 //   int weight_row(item), token_row(item)   of the tile, in these maps
-//   WeightRows weights(item), int64_t columns()   where scales lie; row 0 is row 0 of the map
+//   WeightRows weights(item), int64_t columns()   of codes: rows from the tile's first on; columns of a row
 //   void with_sink(item, row, token, f)  f(sink): where a lane's outputs go, the first at `row` and `token` of the
 //   tile.
 //                                        sink.put(rows, tokens, a, b) gets those of the weight rows `rows` and
@@ -52,11 +54,10 @@ struct CodeOperand {
   uint32_t scale[2][kBlocks];  // of the next stage
   int row, blocks;             // of the tile; of a matrix row
 
-  __device__ __forceinline__ void begin(const WeightRows& w, int64_t first_row, int64_t columns, int tile_row) {
+  __device__ __forceinline__ void begin(const WeightRows& w, int64_t columns, int tile_row) {
     row = tile_row, blocks = static_cast<int>(columns / kMxBlock);
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      scale_row[h] = w.scale + min(first_row + tile_row + 8 * h, w.rows - 1) * w.scale_row_bytes;
+    for (int h = 0; h < 2; ++h) scale_row[h] = w.scale + min(int64_t{tile_row + 8 * h}, w.rows - 1) * w.scale_row_bytes;
   }
   __device__ __forceinline__ void load_scales(int step) {
 #pragma unroll
@@ -128,16 +129,85 @@ __device__ __forceinline__ void transpose8x8(float& a, float& b) {
   a = __uint_as_float(__byte_perm(low, high, 0x5410)), b = __uint_as_float(__byte_perm(low, high, 0x7632));
 }
 
+// One item of a warpgroup: 64 weight rows x kColumns tokens.
+template <DType kFormat, int kColumns, class Shape, class Work, class Item>
+__device__ __forceinline__ void multiply_item(const Work& work, const Item& item, uint32_t ring, uint64_t* full,
+                                              uint64_t* empty, RingPlace<Shape::kStages>& at) {
+  const int group = static_cast<int>(threadIdx.x) / 128, lane = static_cast<int>(threadIdx.x) % 32,
+            warp = static_cast<int>(threadIdx.x) / 32 % 4, g = lane / 4, q = lane % 4,
+            tile_row = group * 64 + warp * 16 + g;
+  float sum[kColumns / 2] = {};
+  int previous = -1;
+  // Behind the products of a stage: those of the one before are done, and its memory is free.
+  const auto behind = [&] {
+    wgmma_wait<1>();
+    if (previous >= 0 && lane == 0) barrier_arrive(empty + previous);
+    previous = at.stage;
+    at.advance();
+  };
+  if constexpr (kFormat == DType::bf16) {
+    const auto multiply = [&](bool first) {
+      barrier_wait(full + at.stage, at.phase);
+      const uint32_t stage = ring + at.stage * Shape::kStageBytes;
+      const uint64_t a = wgmma_tile(stage + group * (64 * 128)), b = wgmma_tile(stage + Shape::kWeightBytes);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) Wgmma<kColumns>::shared(sum, a + 2 * k, b + 2 * k, !first || k > 0);
+      wgmma_commit();
+    };
+    multiply(true);
+    previous = at.stage;
+    at.advance();
+    for (int step = 1; step < item.steps; ++step) {
+      multiply(false);
+      behind();
+    }
+  } else {
+    CodeOperand<kFormat> codes;
+    codes.begin(work.weights(item), work.columns(), tile_row);
+    codes.load_scales(item.first_step);
+    // The registers of a product in flight must stay: two sets in turn.
+    const auto multiply = [&](uint32_t(&a)[4][4], int step) {
+      barrier_wait(full + at.stage, at.phase);
+      const uint32_t stage = ring + at.stage * Shape::kStageBytes;
+      const uint64_t b = wgmma_tile(stage + Shape::kWeightBytes);
+      codes.unpack(stage, q, a);
+      codes.load_scales(item.first_step + step + 1);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) Wgmma<kColumns>::registers(sum, a[k], b + 2 * k, true);
+      wgmma_commit();
+      behind();
+    };
+    uint32_t even[4][4], odd[4][4];
+    for (int step = 0; step < item.steps; step += 2) {
+      multiply(even, step);
+      if (step + 1 < item.steps) multiply(odd, step + 1);
+    }
+  }
+  wgmma_wait<0>();
+  wgmma_done(sum);
+  if (lane == 0) barrier_arrive(empty + previous);
+  work.with_sink(item, tile_row - g + 2 * q, g, [&](const auto& sink) {
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float a = sum[4 * j + 2 * h], b = sum[4 * j + 2 * h + 1];
+        transpose8x8(a, b);
+        sink.put(8 * h, 8 * j, a, b);
+      }
+  });
+}
+
 template <DType kFormat, int kTokens, class Work>
 __global__ void __launch_bounds__(kGemmThreads, 1) gemm_sm90(const __grid_constant__ Work work) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   using Shape = GemmShape<kFormat, kTokens>;
-  constexpr int kStages = Shape::kStages;
+  constexpr int kStages = Shape::kStages, kBoxTokens = Work::kBoxTokens;
   extern __shared__ uint8_t dynamic[];
   __shared__ uint64_t full[kStages], empty[kStages];
   uint8_t* const ring = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
-  const int group = static_cast<int>(threadIdx.x) / 128, lane = static_cast<int>(threadIdx.x) % 32,
-            warp = static_cast<int>(threadIdx.x) / 32 % 4;
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) barrier_init(full + s, 1), barrier_init(empty + s, 8);
     fence_barrier_init();
@@ -145,20 +215,23 @@ __global__ void __launch_bounds__(kGemmThreads, 1) gemm_sm90(const __grid_consta
   __syncthreads();
   pdl_trigger();
   RingPlace<kStages> at;
-  if (group == 2) {
+  if (threadIdx.x >= 256) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (warp != 0 || lane != 0) return;
+    if (threadIdx.x != 256) return;
     pdl_wait();
     for (int i = static_cast<int>(blockIdx.x); i < work.items(); i += static_cast<int>(gridDim.x)) {
       const auto item = work.item(i);
+      int boxes = 1;
+      if constexpr (kBoxTokens < kTokens) boxes = (work.tokens(item) + kBoxTokens - 1) / kBoxTokens;
       for (int step = item.first_step; step < item.first_step + item.steps; ++step) {
         barrier_wait(empty + at.stage, at.phase ^ 1);
         uint8_t* stage = ring + at.stage * Shape::kStageBytes;
-        barrier_expect(full + at.stage, Shape::kStageBytes);
+        barrier_expect(full + at.stage, static_cast<uint32_t>(Shape::kWeightBytes + boxes * kBoxTokens * 128));
         tensor_load(stage, work.weight_map(item), step * (Shape::kRowBytes / (kFormat == DType::bf16 ? 2 : 1)),
                     work.weight_row(item), full + at.stage);
-        tensor_load(stage + Shape::kWeightBytes, work.token_map(), step * kGemmColumns, work.token_row(item),
-                    full + at.stage);
+        for (int b = 0; b < boxes; ++b)
+          tensor_load(stage + Shape::kWeightBytes + b * kBoxTokens * 128, work.token_map(), step * kGemmColumns,
+                      work.token_row(item) + b * kBoxTokens, full + at.stage);
         at.advance();
       }
     }
@@ -166,72 +239,22 @@ __global__ void __launch_bounds__(kGemmThreads, 1) gemm_sm90(const __grid_consta
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
   pdl_wait();  // outputs may still be read in front of this kernel
-  const int g = lane / 4, q = lane % 4, tile_row = group * 64 + warp * 16 + g;
-  const uint32_t ring_address = shared_address(ring);
-  float sum[kTokens / 2];
+  const uint32_t address = shared_address(ring);
   for (int i = static_cast<int>(blockIdx.x); i < work.items(); i += static_cast<int>(gridDim.x)) {
     const auto item = work.item(i);
-    int previous = -1;
-    // Behind the products of a stage: those of the one before are done, and its memory is free.
-    const auto behind = [&] {
-      wgmma_wait<1>();
-      if (previous >= 0 && lane == 0) barrier_arrive(empty + previous);
-      previous = at.stage;
-      at.advance();
-    };
-    if constexpr (kFormat == DType::bf16) {
-      const auto multiply = [&](bool first) {
-        barrier_wait(full + at.stage, at.phase);
-        const uint32_t stage = ring_address + at.stage * Shape::kStageBytes;
-        const uint64_t a = wgmma_tile(stage + group * (64 * 128)), b = wgmma_tile(stage + Shape::kWeightBytes);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < 4; ++k) Wgmma<kTokens>::shared(sum, a + 2 * k, b + 2 * k, !first || k > 0);
-        wgmma_commit();
-      };
-      multiply(true);
-      previous = at.stage;
-      at.advance();
-      for (int step = 1; step < item.steps; ++step) {
-        multiply(false);
-        behind();
-      }
+    if constexpr (kBoxTokens == kTokens) {
+      multiply_item<kFormat, kTokens, Shape>(work, item, address, full, empty, at);
     } else {
-      CodeOperand<kFormat> codes;
-      codes.begin(work.weights(item), work.weight_row(item), work.columns(), tile_row);
-      codes.load_scales(item.first_step);
-      // The registers of a product in flight must stay: two sets in turn.
-      const auto multiply = [&](uint32_t(&a)[4][4], int step) {
-        barrier_wait(full + at.stage, at.phase);
-        const uint32_t stage = ring_address + at.stage * Shape::kStageBytes;
-        const uint64_t b = wgmma_tile(stage + Shape::kWeightBytes);
-        codes.unpack(stage, q, a);
-        codes.load_scales(item.first_step + step + 1);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < 4; ++k) Wgmma<kTokens>::registers(sum, a[k], b + 2 * k, step > 0 || k > 0);
-        wgmma_commit();
-        behind();
-      };
-      uint32_t even[4][4], odd[4][4];
-      for (int step = 0; step < item.steps; step += 2) {
-        multiply(even, step);
-        if (step + 1 < item.steps) multiply(odd, step + 1);
-      }
+      const int tokens = work.tokens(item);
+      if (tokens <= 32)
+        multiply_item<kFormat, 32, Shape>(work, item, address, full, empty, at);
+      else if (tokens <= 64)
+        multiply_item<kFormat, 64, Shape>(work, item, address, full, empty, at);
+      else if (kTokens == 128 || tokens <= 128)
+        multiply_item<kFormat, 128, Shape>(work, item, address, full, empty, at);
+      else if constexpr (kTokens == 256)
+        multiply_item<kFormat, 256, Shape>(work, item, address, full, empty, at);
     }
-    wgmma_wait<0>();
-    wgmma_done(sum);
-    if (lane == 0) barrier_arrive(empty + previous);
-    work.with_sink(item, tile_row - g + 2 * q, g, [&](const auto& sink) {
-#pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          float a = sum[4 * j + 2 * h], b = sum[4 * j + 2 * h + 1];
-          transpose8x8(a, b);
-          sink.put(8 * h, 8 * j, a, b);
-        }
-    });
   }
 #endif
 }
