@@ -72,7 +72,18 @@ void add_mla(const std::string& variant, const Shape& s) {
 
 KDELTA_GPU_BENCH(mla) {
   for (const std::string& variant : gpu_bench::cuda_variants(mla_variants())) {
-    const bool slow = variant == "cuda_portable";
+    const bool slow = variant == "cuda_portable", expanded = variant == "cuda_expanded";
+    for (int64_t T : {512, 2048, 8192, 32768}) {
+      if (slow || (!expanded && T > 8192)) continue;  // a quarter of a second
+      add_mla(variant, {32, 1, 0, T, true});
+    }
+    if (!slow) add_mla(variant, {32, 1, 6144, 2048, true});
+    if (expanded) {
+      add_mla(variant, {32, 8, 0, 1024, true});
+      add_mla(variant, {32, 1, 122880, 8192, true});
+      add_mla(variant, {12, 1, 0, 8192, true});
+      continue;
+    }
     for (int64_t B : {1, 8, 64}) {
       if (slow && B > 8) continue;  // milliseconds, known to be no contender
       add_mla(variant, {32, B, 8191, 1, false});
@@ -83,9 +94,6 @@ KDELTA_GPU_BENCH(mla) {
     add_mla(variant, {96, 8, 8191, 1, false});
     add_mla(variant, {32, 8, 8188, 4, false});
     add_mla(variant, {32, 1, 131071, 1, false});
-    add_mla(variant, {32, 1, 0, 2048, true});
-    add_mla(variant, {32, 1, 0, 8192, true});
-    add_mla(variant, {32, 1, 6144, 2048, true});
   }
 }
 

@@ -17,27 +17,6 @@ constexpr int kValues = 32;                          // of a thread block of pro
 constexpr int kPart = 32, kParts = kLatent / kPart;  // latents of a thread block of combine
 constexpr int kMostZeroBlocks = 128;
 
-__device__ int block_scan(int x, int* total) {
-  __shared__ int warp_total[kWarps];
-  int sum = x;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int other = __shfl_up_sync(0xffffffffu, sum, offset);
-    if (static_cast<int>(threadIdx.x % 32) >= offset) sum += other;
-  }
-  if (threadIdx.x % 32 == 31) warp_total[threadIdx.x / 32] = sum;
-  __syncthreads();
-  int before = 0, all = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    if (w == static_cast<int>(threadIdx.x / 32)) before = all;
-    all += warp_total[w];
-  }
-  __syncthreads();
-  *total = all;
-  return before + sum - x;
-}
-
 // Numbers the units of the round. Checks everything but the pages, which whoever reads them does.
 __device__ void number_units(const DecodeArgs& a) {
   int units = 0, tiles = 0;
@@ -52,15 +31,15 @@ __device__ void number_units(const DecodeArgs& a) {
       a.w.sound[n] = faults == 0 ? 1 : 0;
       const int begin = a.seq.cu[n], end = a.seq.cu[n + 1];
       const int from = max(begin, a.first), to = min(end, a.first + a.rows), context = a.seq.context[n];
-      if (faults == 0 && from < to) {
+      if (faults == 0 && n >= a.from && from < to) {
         p.token = from - a.first, p.tokens = to - from, p.length = context + (from - begin) + 1;
         p.pages = (context + (end - begin) + a.seq.page_tokens - 1) / a.seq.page_tokens;
         my_tiles = p.tiles(a.H), my_units = my_tiles * units_of(a, p);
       }
     }
     int all_units = 0, all_tiles = 0;
-    p.unit_begin = units + block_scan(my_units, &all_units);
-    p.tile_begin = tiles + block_scan(my_tiles, &all_tiles);
+    p.unit_begin = units + block_scan<kThreads>(my_units, &all_units);
+    p.tile_begin = tiles + block_scan<kThreads>(my_tiles, &all_tiles);
     if (n < live) a.w.piece[n] = p;
     units += all_units, tiles += all_tiles;
   }
@@ -73,20 +52,13 @@ __device__ void number_units(const DecodeArgs& a) {
     a.w.start[i] = i < shares.blocks ? find<&SequencePiece::unit_begin>(a.w.piece, live, shares.begin(i)) : 0;
 }
 
-// Tokens of nobody, or of a row that no kernel computes.
-__device__ void zero_tokens(const DecodeArgs& a, int first, int step) {
-  for (int t = first; t < a.seq.tokens; t += step) {
-    const int n = owner_of(a.seq, t);
-    if (n >= 0 && n < a.seq.live && row_faults(a.seq, n, a.seq.columns, 1) == 0) continue;
-    for (int i = static_cast<int>(threadIdx.x); i < a.H * kValue; i += kThreads)
-      a.out.at(t, i / kValue)[i % kValue] = bf16{};
-  }
-}
-
 // Tokens of the round from its i-th on that a thread block takes; those behind the last sequence are nobody's.
 __device__ __forceinline__ int tokens_here(const DecodeArgs& a, int i) {
   const int end = min(a.seq.cu[a.seq.live], static_cast<int>(a.seq.tokens));
-  return min(min(kTokens, a.rows - i), end - a.first - i);
+  const int count = min(min(kTokens, a.rows - i), end - a.first - i);
+  if (a.from == 0 || count <= 0) return count;
+  const int last = owner_of(a.seq, a.first + i + count - 1);
+  return last >= 0 && last < a.from ? 0 : count;  // all of them belong to others
 }
 
 struct PrepareShared {
@@ -113,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const __grid_constant__ Deco
     if (blockIdx.x == 0)
       number_units(a);
     else if (a.first == 0)
-      zero_tokens(a, static_cast<int>(blockIdx.x) - 1, zero_blocks);
+      zero_tokens(a.seq, a.out, a.H, kValue, static_cast<int>(blockIdx.x) - 1, zero_blocks);
     return;
   }
   const int i0 = static_cast<int>(blockIdx.y) * kTokens, token = a.first + i0, count = tokens_here(a, i0);
@@ -282,7 +254,7 @@ __global__ void __launch_bounds__(kThreads) project(const __grid_constant__ Deco
   copies_commit();
   if (tid < count) {
     const int n = owner_of(a.seq, token + tid);
-    const bool ours = n >= 0 && n < a.seq.live && row_faults(a.seq, n, a.seq.columns, 1) == 0;
+    const bool ours = n >= a.from && n < a.seq.live && row_faults(a.seq, n, a.seq.columns, 1) == 0;
     s.state[tid] = !ours ? 0 : a.w.sound[n] == 0 ? 1 : 2;
   }
   copies_wait<0>();
@@ -337,9 +309,9 @@ void run_batch(const Exec& ex, const DecodeArgs& a, const MlaDesc& d) {
 }  // namespace
 }  // namespace mla_cuda
 
-void mla_cuda_tensor(const Exec& ex, const MlaArgs& a, const MlaDesc& d, void* scratch) {
-  using namespace mla_cuda;
-  Layout layout(scratch);
+namespace mla_cuda {
+
+void run_absorbed(const Exec& ex, const MlaArgs& a, const MlaDesc& d, int from, Layout& layout) {
   DecodeArgs p{.seq = paged_arrays(a.seq, d.tokens, a.cache.shape),
                .q = cuda::head_rows<const bf16>(a.q),
                .out = cuda::head_rows<bf16>(a.out),
@@ -350,11 +322,19 @@ void mla_cuda_tensor(const Exec& ex, const MlaArgs& a, const MlaDesc& d, void* s
                .scale = a.scale,
                .exact = d.exact,
                .w = decode_work(d, layout),
+               .from = from,
                .faults = ex.faults};
   for (int64_t first = 0; first < d.tokens; first += p.w.batch) {
     p.first = static_cast<int>(first), p.rows = static_cast<int>(std::min(p.w.batch, d.tokens - first));
     run_batch(ex, p, d);
   }
+}
+
+}  // namespace mla_cuda
+
+void mla_cuda_tensor(const Exec& ex, const MlaArgs& a, const MlaDesc& d, void* scratch) {
+  mla_cuda::Layout layout(scratch);
+  mla_cuda::run_absorbed(ex, a, d, 0, layout);
 }
 
 }  // namespace kdelta

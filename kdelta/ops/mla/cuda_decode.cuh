@@ -21,6 +21,7 @@ struct DecodeArgs {
   float scale;
   bool exact;
   DecodeWork w;
+  int from;         // the first sequence that is computed here
   int first, rows;  // the batch: tokens [first, first + rows)
   uint32_t* faults;
 };
@@ -57,6 +58,8 @@ __device__ __forceinline__ int find(const SequencePiece* piece, int n, int x) {
   return low;
 }
 
+// Sequences from the `from`-th on in the absorbed form.
+void run_absorbed(const Exec& ex, const MlaArgs& a, const MlaDesc& d, int from, Layout& layout);
 void launch_decode_attend(const Exec& ex, const DecodeArgs& a, const MlaDesc& d);
 
 }  // namespace kdelta::mla_cuda

@@ -122,4 +122,41 @@ inline DecodeWork decode_work(const MlaDesc& d, Layout& layout) {
   return w;
 }
 
+// Prefill in the expanded form: see cuda_expanded.cuh.
+inline constexpr int kQueries = 128, kKeys = 128;  // tokens of a tile, positions of a block
+inline constexpr int kLeastQueries = 128;          // of a prefill sequence on average
+inline constexpr int64_t kMostExpanded = int64_t{1} << 18;
+inline constexpr int64_t kExpandedBytes = int64_t{512} << 20;  // keys and values of a round of heads
+
+// A prefill sequence whose latents lie side by side with the others', padded to whole blocks.
+struct alignas(16) PrefillPiece {
+  int tile_begin, row_begin;  // its first tile and row; behind the last sequence: how many there are
+  int token, tokens;
+  int context;
+};
+
+struct ExpandedWork {
+  PrefillPiece* piece;  // [prefill sequences + 1]
+  int32_t* sound;       // [prefill sequences] 1: the row is computed
+  bf16* latent;         // [rows, 576]
+  bf16* key_value;      // [heads, rows, 256] keys' 128, then values
+  int64_t rows, heads;  // heads: of a round
+};
+// Rows that latents side by side can take.
+inline int64_t expanded_rows(const MlaDesc& d) {
+  return std::max<int64_t>(d.n_prefill, 1) * ((std::max<int64_t>(d.max_context, 1) + kKeys - 1) / kKeys * kKeys);
+}
+inline ExpandedWork expanded_work(const MlaDesc& d, Layout& layout) {
+  ExpandedWork w{};
+  w.rows = std::min(expanded_rows(d), kMostExpanded);
+  const int64_t head = w.rows * (kNope + kValue) * 2;
+  w.heads = std::clamp<int64_t>(kExpandedBytes / head, 1, std::max<int64_t>(d.heads, 1));
+  w.piece = layout.take<PrefillPiece>(d.n_prefill + 1);
+  w.sound = layout.take<int32_t>(d.n_prefill);
+  w.latent = layout.take<bf16>(w.rows * kWidth);
+  // Not w.heads of them: scratch grows with every size.
+  w.key_value = layout.take<bf16>(std::min(head * d.heads, kExpandedBytes) / 2);
+  return w;
+}
+
 }  // namespace kdelta::mla_cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kdelta/ops/common/cuda/device.cuh"
+#include "kdelta/ops/common/cuda/views.cuh"
 #include "kdelta/ops/mla/mla.h"
 
 namespace kdelta::mla_cuda {
@@ -84,6 +85,42 @@ __device__ __forceinline__ int owner_of(const PagedArrays& s, int64_t t) {
       high = middle;
   }
   return s.count > 0 && s.cu[low] <= t && t < s.cu[low + 1] ? low : -1;
+}
+
+// Tokens of nobody, or of a row that no kernel computes; `first`, `first` + `step`, ... of all. Every thread of the
+// block calls it.
+__device__ inline void zero_tokens(const PagedArrays& s, const cuda::HeadRows<bf16>& out, int H, int value, int first,
+                                   int step) {
+  for (int t = first; t < s.tokens; t += step) {
+    const int n = owner_of(s, t);
+    if (n >= 0 && n < s.live && row_faults(s, n, s.columns, 1) == 0) continue;
+    for (int i = static_cast<int>(threadIdx.x); i < H * value; i += static_cast<int>(blockDim.x))
+      out.at(t, i / value)[i % value] = bf16{};
+  }
+}
+
+// Sum of x over lower threads; `total`: over all. Every thread of the block calls it.
+template <int kThreads>
+__device__ inline int block_scan(int x, int* total) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ int warp_total[kWarps];
+  int sum = x;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, sum, offset);
+    if (static_cast<int>(threadIdx.x % 32) >= offset) sum += other;
+  }
+  if (threadIdx.x % 32 == 31) warp_total[threadIdx.x / 32] = sum;
+  __syncthreads();
+  int before = 0, all = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    if (w == static_cast<int>(threadIdx.x / 32)) before = all;
+    all += warp_total[w];
+  }
+  __syncthreads();
+  *total = all;
+  return before + sum - x;
 }
 
 }  // namespace kdelta::mla_cuda

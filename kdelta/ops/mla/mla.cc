@@ -83,6 +83,8 @@ void mla(const Exec& ex, const MlaArgs& args) {
                      .max_len = args.seq.max_len,
                      .max_context = args.seq.max_context,
                      .sequences = args.seq.pages.dim(0),
+                     .n_prefill = args.seq.n_prefill,
+                     .n_decode = args.seq.n_decode,
                      .page_tokens = args.cache.dim(1),
                      .aligned = all_aligned16(args.q, args.cache, args.out) && matrix_aligned16(args.kv_b),
                      .exact = ex.options->exact,

@@ -311,10 +311,34 @@ TEST(MlaChoice, TensorCoresTakeTheWidthsOfTheReleasesInBf16AndNothingElse) {
   EXPECT_EQ(with([](MlaDesc& d) { d.aligned = false; }), "rows that do not begin at 16 bytes");
 }
 
+TEST(MlaChoice, LongPrefillsOffTheExactModeAreExpanded) {
+  const auto reason = [](auto change) {
+    MlaDesc d = kRelease;
+    d.tokens = 4096, d.max_len = 4096, d.n_prefill = 8, d.n_decode = 64;
+    change(d);
+    const char* why = mla_cuda_expanded_refuse(d);
+    return std::string(why == nullptr ? "" : why);
+  };
+  EXPECT_EQ(reason([](MlaDesc&) {}), "");
+  EXPECT_EQ(reason([](MlaDesc& d) { d.tokens = 8 * 128 + 64; }), "");
+  EXPECT_EQ(reason([](MlaDesc& d) { d.tokens = 8 * 128 + 63; }), "few queries: to expand costs more than it saves");
+  EXPECT_EQ(reason([](MlaDesc& d) { d.n_prefill = 0; }), "no prefill");
+  EXPECT_EQ(reason([](MlaDesc& d) { d.max_context = 32768; }), "");
+  EXPECT_EQ(reason([](MlaDesc& d) { d.max_context = 32769; }), "contexts that pass 262,144 positions together");
+  EXPECT_EQ(reason([](MlaDesc& d) { d.exact = true; }),
+            "exact mode: which form a token takes would depend on its company");
+  EXPECT_EQ(reason([](MlaDesc& d) { d.weight = DType::f8_e4m3; }),
+            "queries, cache or kv_b in another format than bf16");
+  EXPECT_EQ(reason([](MlaDesc& d) { d.page_tokens = 48; }), "pages of no multiple of 32 tokens")
+      << "decode rows beside";
+  EXPECT_EQ(reason([](MlaDesc& d) { d.page_tokens = 48, d.n_decode = 0; }), "");
+}
+
 TEST(MlaScratch, OfTheCudaRowsGrowsWithEverySize) {
   for (bool exact : {false, true})
-    for (auto* scratch : {&mla_cuda_portable_scratch, &mla_cuda_tensor_scratch})
-      for (int64_t MlaDesc::*size : {&MlaDesc::tokens, &MlaDesc::heads, &MlaDesc::max_context, &MlaDesc::sequences})
+    for (auto* scratch : {&mla_cuda_portable_scratch, &mla_cuda_tensor_scratch, &mla_cuda_expanded_scratch})
+      for (int64_t MlaDesc::*size :
+           {&MlaDesc::tokens, &MlaDesc::heads, &MlaDesc::max_context, &MlaDesc::sequences, &MlaDesc::n_prefill})
         for (int64_t n = 1, before = 0; n < 5000; n += 1 + n / 9) {
           MlaDesc d = kRelease;
           d.exact = exact;

@@ -145,17 +145,54 @@ TEST(MlaCuda, LongContextsThatManyBlocksShareEqualTheReference) {
   check<bf16>(release(2), {{3000, 4}, {10, 1}, {2047, 1}}, 0);
 }
 
+TEST(MlaCuda, LongPrefillsEqualTheReferenceAroundTilesBlocksAndPages) {
+  for (const PagedRow& row : {PagedRow{0, 128}, {0, 257}, {1, 129}, {127, 130}, {128, 128}, {500, 200}})
+    check<bf16>(release(2), {row}, 1);
+  check<bf16>(release(3, 16), {{31, 150}}, 1);  // pages that the absorbed form does not take
+  check<bf16>(release(1, 192), {{100, 400}}, 1);
+}
+
+TEST(MlaCuda, LongPrefillsBesideShortOnesEmptyOnesAndDecodeRowsEqualTheReference) {
+  MlaCudaSizes sizes = release(2);
+  sizes.q_gap = 8, sizes.out_gap = 16, sizes.tail = 40;
+  const std::vector<PagedRow> rows{{64, 270}, {300, 7}, {0, 0}, {0, 390}, {200, 3}, {0, 1}, {5, 0}, {130, 8}};
+  for (int prefill : {4, 8}) check<bf16>(sizes, rows, prefill);
+  check<bf16>(release(1), {{0, 600}, {700, 2}, {40, 1}}, 1);  // decode rows behind a round of absorbed tokens
+}
+
+TEST(MlaCuda, ALongPrefillWithAWrongPageOrContextIsSkippedWhole) {
+  for (Fault fault : {Fault::page, Fault::length})
+    check_mla<bf16>(release(2), {{40, 150}, {20, 250}, {7, 1}}, 2, DType::bf16, [&](MlaCudaCase<bf16>& m) {
+      m.c.faults = static_cast<uint32_t>(fault);
+      auto sound = std::make_shared<int32_t>();
+      int32_t* broken = fault == Fault::page ? &m.p.pages[m.p.P + 3] : &m.p.context[1];
+      m.c.fill = [&m, sound, broken, fault](Rng& rng) {
+        m.fill(rng);
+        *sound = *broken, *broken = fault == Fault::page ? 0 : 1 << 28;
+      };
+      m.c.reference = [&m, sound, broken](const Exec& ex, const EffectCase::At& at) {
+        std::swap(*sound, *broken);
+        mla(ex, m.args(at));
+        std::swap(*sound, *broken);
+        const int64_t row = m.p.s.H * m.p.s.value;
+        std::fill_n(&m.out[m.p.cu[1] * row], (m.p.cu[2] - m.p.cu[1]) * row, bf16{});
+      };
+    });
+}
+
 TEST(MlaCuda, ANaNOfALaterTokenNeverReachesAnEarlierOne) {
   for (const MlaCudaSizes& sizes : {MlaCudaSizes{}, release(5)})
     for (int prefill : {0, 1})
-      for (int32_t context : {20, 61}) {
-        check_mla<bf16>(sizes, {{context, 7}, {9, 2}}, prefill, DType::bf16, [](MlaCudaCase<bf16>& m) {
-          m.c.fill = [&m](Rng& rng) {
-            m.fill(rng);
-            m.p.row(0, m.p.rows[0].context + 3)[5] = to_bf16(NAN);
-          };
-        });
-      }
+      for (int32_t context : {20, 61})
+        for (int32_t len : {7, 260}) {
+          if (len > 7 && prefill == 0) continue;
+          check_mla<bf16>(sizes, {{context, len}, {9, 2}}, prefill, DType::bf16, [](MlaCudaCase<bf16>& m) {
+            m.c.fill = [&m](Rng& rng) {
+              m.fill(rng);
+              m.p.row(0, m.p.rows[0].context + m.p.rows[0].len / 2)[5] = to_bf16(NAN);
+            };
+          });
+        }
 }
 
 TEST(MlaCuda, ARowPastTheTokensIsSkippedWholeAndRaisesItsFault) {

@@ -10,6 +10,7 @@ struct MlaDesc {
   Target target;
   int64_t tokens = 0, heads = 0, nope = 0, rope = 0, value = 0, latent = 0;
   int64_t max_len = 0, max_context = 0, sequences = 0;  // capacities of the step
+  int64_t n_prefill = 0, n_decode = 0;
   int64_t page_tokens = 0;
   bool aligned = false;  // every row of every operand begins at 16 bytes
   bool exact = false;    // Options::exact
@@ -32,6 +33,8 @@ int64_t mla_reference_scratch(const MlaDesc& d);
 int64_t mla_cpu_scratch(const MlaDesc& d);
 const char* mla_cuda_portable_refuse(const MlaDesc& d);
 int64_t mla_cuda_portable_scratch(const MlaDesc& d);
+const char* mla_cuda_expanded_refuse(const MlaDesc& d);
+int64_t mla_cuda_expanded_scratch(const MlaDesc& d);
 const char* mla_cuda_tensor_refuse(const MlaDesc& d);
 int64_t mla_cuda_tensor_scratch(const MlaDesc& d);
 

@@ -31,7 +31,13 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t address) {
   return uint64_t{address >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
-// add false: d = a b.
+// The same of a b whose 16 rows of N columns lie one below the other, as tiles of 64 columns that begin `apart` bytes
+// apart; 16 rows on are 128 more.
+__device__ __forceinline__ uint64_t wgmma_rows(uint32_t address, uint32_t apart) {
+  return uint64_t{address >> 4} | uint64_t{apart >> 4} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+// add false: d = a b. kRows: b is as wgmma_rows() says.
 template <int N>
 struct Wgmma;
 
@@ -100,6 +106,7 @@ struct Wgmma<128> {
         : KDELTA_D32(0), KDELTA_D32(32)
         : "l"(a), "l"(b), "r"(static_cast<int>(add)));
   }
+  template <bool kRows = false>
   __device__ static __forceinline__ void registers(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool add) {
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p, %69, 0;"
@@ -108,9 +115,9 @@ struct Wgmma<128> {
         "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
         "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
         "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-        "}, {%64,%65,%66,%67}, %68, p, 1, 1, 0;}"
+        "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;}"
         : KDELTA_D32(0), KDELTA_D32(32)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(kRows ? 1 : 0));
   }
 };
 
