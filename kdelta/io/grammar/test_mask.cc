@@ -163,6 +163,13 @@ TEST(Mask, TextNeverMatchesASpecialTokenNorASpecialTokenText) {
   EXPECT_EQ(allowed(v, g, std::vector<int32_t>{5}), (std::vector<int32_t>{0}));
 }
 
+TEST(Mask, EveryCallerOfARuleGoesOnBehindItAlsoThroughItsLastCall) {
+  const TestVocabulary v({"a", "b", "c", "cca", "ccb", "ccc"});
+  const Grammar g = simple("root ::= x \"a\" | x \"b\"\nx ::= \"c\" y\ny ::= \"c\"");
+  EXPECT_EQ(allowed(v, g, {}), (std::vector<int32_t>{2, 3, 4}));
+  EXPECT_EQ(allowed(v, g, std::vector<int32_t>{2, 2}), (std::vector<int32_t>{0, 1}));
+}
+
 TEST(Mask, WordsBehindTheVocabularyAreCleared) {
   const TestVocabulary v({"a", "b"});
   Matcher m(v.masker(simple("root ::= \"a\"")));
