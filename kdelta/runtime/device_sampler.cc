@@ -39,11 +39,11 @@ DeviceSampler::Layout DeviceSampler::layout_of(const Sizes& s) {
   return l;
 }
 
-DeviceSampler::Sizes DeviceSampler::sizes_of(std::span<const SampleRow> rows) {
+DeviceSampler::Sizes DeviceSampler::sizes_of(std::span<const SampleRow> rows, int64_t vocabulary) {
   Sizes s{.rows = std::ssize(rows)};
   for (const SampleRow& row : rows) {
     s.bias += std::ssize(row.bias);
-    s.banned += std::ssize(row.banned);
+    s.banned += packed_bans(row, vocabulary);
     if (penalises(row.params)) s.history += std::ssize(row.prompt) + std::ssize(row.output);
     s.most = std::max<int64_t>(s.most, row.top_logprobs);
   }
@@ -84,7 +84,7 @@ SampleDeviceArgs DeviceSampler::args_of(const View<const float>& logits) const {
 
 void DeviceSampler::enqueue(const View<const float>& logits, std::span<const SampleRow> rows) {
   KDELTA_CHECK(logits.dim(0) == std::ssize(rows), logits.dim(0), " rows of logits, ", rows.size(), " to draw from");
-  sizes_ = sizes_of(rows);
+  sizes_ = sizes_of(rows, vocabulary_);
   layout_ = layout_of(sizes_);
   reserve(layout_.end);
   const void* host = host_->data();

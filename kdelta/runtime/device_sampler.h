@@ -37,7 +37,7 @@ class DeviceSampler {
     int64_t rows = 0, bias = 0, banned = 0, history = 0, most = 0;
   };
   static Layout layout_of(const Sizes& sizes);
-  static Sizes sizes_of(std::span<const SampleRow> rows);
+  static Sizes sizes_of(std::span<const SampleRow> rows, int64_t vocabulary);
   void reserve(int64_t bytes);
   SampleDeviceArgs args_of(const View<const float>& logits) const;
 

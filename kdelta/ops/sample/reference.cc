@@ -33,6 +33,8 @@ std::vector<float> processed(const float* logits, int64_t vocabulary, const Samp
     v = rounded(static_cast<double>(v) + static_cast<double>(b.bias));
   }
   for (int32_t id : row.banned) x[static_cast<size_t>(id)] = -INFINITY;
+  for (size_t i = 0; i < x.size() && !row.allowed.empty(); ++i)
+    if ((row.allowed[i / 32] >> i % 32 & 1) == 0) x[i] = -INFINITY;
   const SamplingParams& p = row.params;
   std::vector<int64_t> count(x.size(), -1);  // -1: not seen; else how often in the output
   if (p.repetition_penalty != 1)

@@ -51,6 +51,9 @@ void check_sample_row(const SampleRow& row, int64_t vocabulary, int64_t m) {
            ", expected a finite number or -infinity");
   }
   check_ids(row.banned, vocabulary, m, "banned");
+  if (!row.allowed.empty() && std::ssize(row.allowed) != mask_words(vocabulary))
+    fail(ErrorCode::invalid_argument, at(m), "allowed: ", row.allowed.size(), " words, expected ",
+         mask_words(vocabulary), " or none");
   // Only what a penalty will read: a long prompt is not walked once per token for nothing.
   if (row.params.repetition_penalty != 1) check_ids(row.prompt, vocabulary, m, "prompt");
   if (row.params.repetition_penalty != 1 || row.params.presence_penalty != 0 || row.params.frequency_penalty != 0)

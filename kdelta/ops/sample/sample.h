@@ -1,5 +1,5 @@
 // From logits to tokens, one independent row per request. Order, as users of llama.cpp and vLLM expect it:
-//   logit bias -> banned ids -> repetition / presence / frequency penalties -> greedy if temperature = 0, else
+//   logit bias -> banned ids and mask -> repetition / presence / frequency penalties -> greedy if temperature = 0, else
 //   temperature -> top_k -> top_p -> min_p -> draw
 // Draws use a counter-based generator (Philox4x32-10 keyed by seed, counter = draw index), so a request's tokens do not
 // depend on its neighbours. Ties go to the lower id. Reported log-probabilities are log softmax of the raw logits
@@ -36,6 +36,8 @@ struct SampleRow {
   std::span<const int32_t> prompt;  // for repetition_penalty
   std::span<const int32_t> output;  // tokens generated so far; its size is also the draw index
   int32_t top_logprobs = -1;        // -1: none; n >= 0: the chosen token's and the n best tokens' log-probabilities
+  // A bit for each id, 32 a word from the lowest on: those that are 0 may not be chosen. Empty: all may.
+  std::span<const uint32_t> allowed = {};
 };
 
 struct TokenLogprob {
@@ -48,6 +50,11 @@ struct SampleResult {
   float logprob = 0;   // when top_logprobs >= 0
   std::vector<TokenLogprob> top;  // best first; tokens of probability 0 are left out
 };
+
+// Words of SampleRow::allowed.
+constexpr int64_t mask_words(int64_t vocabulary) {
+  return (vocabulary + 31) / 32;
+}
 
 struct SampleArgs {
   View<const float> logits;         // [M, vocabulary], row stride free; never written

@@ -66,6 +66,8 @@ struct SampleDevicePack {
 struct SampleDeviceCounts {
   int64_t bias = 0, banned = 0, history = 0;
 };
+// How many ids of a row pack_sample_rows() puts into `banned`: its own, and those that `allowed` leaves out.
+int64_t packed_bans(const SampleRow& row, int64_t vocabulary);
 // Fills `to` from rows; rows.size() may be below the capacity, the rest becomes padding. `kept`: empty, or for each row
 // the place of its history where the device keeps it already (-1: pack it). A history is packed only where a penalty
 // reads it; the drafts of a request share none of it. Throws Error(invalid_argument) as sample() does, and when a

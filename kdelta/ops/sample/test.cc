@@ -194,6 +194,31 @@ TEST_P(Sample, BiasAddsAndMinusInfinityBans) {
   EXPECT_EQ(token({3e38f, 2e38f}, row), 1);
 }
 
+TEST_P(Sample, OnlyTokensOfTheMaskAreChosenAndWithoutAnyNone) {
+  const int64_t n = 77;  // the last word of the mask has 13 bits
+  const std::vector<float> x = random_logits(n, 12);
+  test::Rng rng(13);
+  for (int round = 0; round < 200; ++round) {
+    SampleRow row = with({.temperature = round % 2 == 0 ? 0.0f : 2.0f, .seed = rng()});
+    std::vector<uint32_t> bits(3, 0);
+    float best = -INFINITY;
+    for (uint64_t i = rng() % 5; i > 0; --i) {
+      const auto id = rng() % static_cast<uint64_t>(n);
+      bits[id / 32] |= uint32_t{1} << id % 32;
+      best = std::max(best, x[id]);
+    }
+    row.allowed = bits;
+    const int32_t t = token(x, row);
+    if (best == -INFINITY) {
+      EXPECT_EQ(t, -1);
+    } else {
+      ASSERT_TRUE(t >= 0 && t < n);
+      EXPECT_TRUE((bits[static_cast<size_t>(t) / 32] >> t % 32 & 1) != 0) << t;
+      EXPECT_TRUE(round % 2 != 0 || x[static_cast<size_t>(t)] == best);
+    }
+  }
+}
+
 TEST_P(Sample, RepetitionPenaltyDividesPositiveAndMultipliesNegativeLogitsOncePerToken) {
   SampleRow row = with({.temperature = 0, .repetition_penalty = 2});
   const int32_t prompt[] = {0, 0, 0}, output[] = {0};
@@ -381,6 +406,8 @@ TEST(SampleRefuses, ParametersOutOfRangeByRowAndField) {
             "sample: row 1: output[1]: -1, expected 0..9");
   EXPECT_EQ(error([&](SampleRow& r) { r.prompt = ids, r.params.repetition_penalty = 2; }),
             "sample: row 1: prompt[1]: -1, expected 0..9");
+  const std::vector<uint32_t> words(2);
+  EXPECT_EQ(error([&](SampleRow& r) { r.allowed = words; }), "sample: row 1: allowed: 2 words, expected 1 or none");
   EXPECT_EQ(error([](SampleRow&) {}), "no error");
   EXPECT_THAT(test::error_of([] { check_sampling_params({.top_p = -1}); }), testing::HasSubstr("top_p"));
 }

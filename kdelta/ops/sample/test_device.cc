@@ -13,10 +13,10 @@ namespace {
 
 // Memory of a call with room for `rows` rows.
 struct Arrays {
-  Arrays(int64_t M, int64_t W)
+  Arrays(int64_t M, int64_t W, size_t bans = 64)
       : rows(static_cast<size_t>(M)),
         bias(64),
-        banned(64),
+        banned(bans),
         history(4096),
         token({M}),
         logprob({M}),
@@ -52,12 +52,14 @@ TEST(SampleDevice, PackedRowsGiveWhatSampleGivesAndTheRestIsPadding) {
     const int64_t V = 1 + static_cast<int64_t>(rng() % 90), M = 9, live = 6, W = 5;
     Guarded<float> logits({M, V});
     std::vector<RandomRow> random;
-    for (int64_t m = 0; m < live; ++m) random.emplace_back(rng, V), random_logits(logits.data() + m * V, V, rng);
+    for (int64_t m = 0; m < live; ++m) random.emplace_back(rng, V, true), random_logits(logits.data() + m * V, V, rng);
     const std::vector<SampleRow> rows = rows_of(random);
     std::vector<SampleResult> want(rows.size());
     sample(ex, {.logits = View<const float>(logits.data(), {live, V}), .rows = rows, .results = want});
-    Arrays a(M, W);
-    pack_sample_rows(rows, V, {}, a.pack());
+    int64_t bans = 0;
+    for (const SampleRow& row : rows) bans += packed_bans(row, V);
+    Arrays a(M, W, static_cast<size_t>(bans));  // no more room than that
+    EXPECT_EQ(pack_sample_rows(rows, V, {}, a.pack()).banned, bans);
     sample_device(ex, a.args(logits));
     for (int64_t m = 0; m < M; ++m) {
       const SampleResult expected = m < live ? want[static_cast<size_t>(m)] : SampleResult{};
@@ -130,6 +132,14 @@ TEST(SampleDeviceRefuses, WhatDoesNotFitByName) {
               pack_sample_rows({&row, 1}, 9, {}, a.pack());
             }),
             "pack_sample_rows: banned: capacity 64, at least 65 needed");
+  const std::vector<uint32_t> none(3, 0);
+  row.allowed = none;
+  row.banned = {};
+  EXPECT_EQ(error_of([&] {
+              pack_sample_rows({&row, 1}, 65, {}, a.pack());
+            }),
+            "pack_sample_rows: banned: capacity 64, at least 65 needed");
+  row.allowed = {};
   const std::vector<SampleRow> two(2);
   EXPECT_EQ(error_of([&] { pack_sample_rows(two, 9, {}, a.pack()); }), "pack_sample_rows: rows: capacity 1, 2 given");
   const int64_t kept[] = {0};

@@ -10,14 +10,28 @@
 
 namespace kdelta::test {
 
+// Most ids, half of them, or few.
+inline std::vector<uint32_t> random_mask(Rng& rng, int64_t vocabulary) {
+  std::vector<uint32_t> bits(static_cast<size_t>(mask_words(vocabulary)));
+  const uint64_t kind = rng() % 3;
+  for (uint32_t& word : bits) {
+    word = static_cast<uint32_t>(rng());
+    for (int i = 0; i < 5 && kind != 1; ++i)
+      word = kind == 0 ? word | static_cast<uint32_t>(rng()) : word & static_cast<uint32_t>(rng());
+  }
+  if (vocabulary % 32 != 0) bits.back() &= (uint32_t{1} << vocabulary % 32) - 1;
+  return bits;
+}
+
 // A SampleRow and the memory of its spans.
 struct RandomRow {
   SamplingParams params;
   std::vector<LogitBias> bias;
   std::vector<int32_t> banned, prompt, output;
+  std::vector<uint32_t> allowed;
   int32_t top_logprobs;
 
-  RandomRow(Rng& rng, int64_t vocabulary) : top_logprobs(static_cast<int32_t>(rng() % 8) - 3) {
+  RandomRow(Rng& rng, int64_t vocabulary, bool masks = false) : top_logprobs(static_cast<int32_t>(rng() % 8) - 3) {
     const auto pick = [&](std::initializer_list<float> of) { return of.begin()[rng() % of.size()]; };
     const auto ids = [&](std::vector<int32_t>& to, uint64_t most) {
       for (uint64_t i = rng() % (most + 1); i > 0; --i)
@@ -38,6 +52,7 @@ struct RandomRow {
         bias.push_back({static_cast<int32_t>(rng() % static_cast<uint64_t>(std::min<int64_t>(vocabulary, 9))),
                         pick({1.5f, -2, 0.1f, 3e38f, -INFINITY})});
     bias.resize(bias.empty() ? 0 : 1 + rng() % bias.size());
+    if (masks && rng() % 4 == 0) allowed = random_mask(rng, vocabulary);
   }
   SampleRow row() const {
     return {.params = params,
@@ -45,7 +60,8 @@ struct RandomRow {
             .banned = banned,
             .prompt = prompt,
             .output = output,
-            .top_logprobs = top_logprobs};
+            .top_logprobs = top_logprobs,
+            .allowed = allowed};
   }
 };
 inline std::vector<SampleRow> rows_of(const std::vector<RandomRow>& random) {

@@ -29,6 +29,17 @@ int64_t row_bytes(const SampleDesc& d) {
   return round_up(4 * d.vocabulary) + round_up(8 * d.vocabulary) + round_up(8 * blocks(d));
 }
 
+// A word of bits at a time: most are all set, or none is.
+void ban_others(std::span<const uint32_t> allowed, float* x, int64_t vocabulary) {
+  for (size_t w = 0; w < allowed.size(); ++w) {
+    float* const first = x + 32 * w;
+    const int64_t n = std::min<int64_t>(32, vocabulary - 32 * static_cast<int64_t>(w));
+    if (allowed[w] == 0xFFFFFFFFu) continue;
+    for (int64_t i = 0; i < n; ++i)
+      if ((allowed[w] >> i & 1) == 0) first[i] = -std::numeric_limits<float>::infinity();
+  }
+}
+
 void penalise(const SampleRow& row, float* x, int64_t vocabulary, int32_t* count) {
   const SamplingParams& p = row.params;
   // -1: not seen, n >= 0: seen, n times in the output.
@@ -71,13 +82,14 @@ bool penalises(const SamplingParams& p) {
 }
 
 bool is_processed(const SampleRow& row) {
-  return !row.bias.empty() || !row.banned.empty() || penalises(row.params);
+  return !row.bias.empty() || !row.banned.empty() || !row.allowed.empty() || penalises(row.params);
 }
 
 void process_logits(const SampleRow& row, float* x, int64_t vocabulary, int32_t* count) {
   for (const LogitBias& b : row.bias)
     x[b.token] = settle(static_cast<double>(x[b.token]) + static_cast<double>(b.bias));
   for (int32_t id : row.banned) x[id] = -std::numeric_limits<float>::infinity();
+  ban_others(row.allowed, x, vocabulary);
   if (penalises(row.params)) penalise(row, x, vocabulary, count);
 }
 
