@@ -16,9 +16,9 @@ bool is_name(uint32_t c) {
 
 class Parser {
  public:
-  explicit Parser(std::string_view text) : in_("grammar", text), out_("grammar") {}
+  Parser(Grammar& out, std::string_view text) : in_(out.name(), text), out_(out) {}
 
-  Grammar run() {
+  RuleId run() {
     const RuleId root = rule_of("root");
     skip_space(true);
     if (in_.at_end()) in_.refuse("no rules", "root ::= ...");
@@ -37,7 +37,7 @@ class Parser {
     if (!out_.defined(root)) in_.refuse_at(0, "no rule 'root'");
     for (const auto& [name, use] : used_)
       if (!out_.defined(use.rule)) in_.refuse_at(use.position, "rule '" + name + "' is not defined");
-    return std::move(out_);
+    return root;
   }
 
  private:
@@ -195,14 +195,20 @@ class Parser {
   }
 
   TextReader in_;
-  Grammar out_;
+  Grammar& out_;
   std::map<std::string, Use> used_;
 };
 
 }  // namespace
 
+RuleId read_gbnf(Grammar& out, std::string_view text) {
+  return Parser(out, text).run();
+}
+
 Grammar parse_gbnf(std::string_view text) {
-  return Parser(text).run();
+  Grammar out("grammar");
+  (void)read_gbnf(out, text);
+  return out;
 }
 
 }  // namespace kdelta::grammar

@@ -14,5 +14,7 @@ namespace kdelta::grammar {
 // Error(invalid_argument) naming line and column: bad syntax, a rule that is used and not defined, defined twice, no
 // root; text above 1 MiB.
 Grammar parse_gbnf(std::string_view text);
+// The same as part of a larger grammar: returns the rule "root".
+RuleId read_gbnf(Grammar& out, std::string_view text);
 
 }  // namespace kdelta::grammar
