@@ -6,7 +6,9 @@
 
 namespace kdelta {
 
-inline runtime::RequestOptions request_options(const GenerateOptions& o, const std::vector<int32_t>& end_ids) {
+// `constraints`: null when there is no tokenizer. Any number of threads may call this.
+inline runtime::RequestOptions request_options(const GenerateOptions& o, const std::vector<int32_t>& end_ids,
+                                               Constraints* constraints) {
   runtime::RequestOptions r;
   r.sampling = {.temperature = o.temperature,
                 .top_k = o.top_k,
@@ -22,6 +24,8 @@ inline runtime::RequestOptions request_options(const GenerateOptions& o, const s
   if (!o.ignore_eos) r.stop_ids.insert(r.stop_ids.end(), end_ids.begin(), end_ids.end());
   for (const auto& [token, bias] : o.logit_bias) r.bias.push_back({token, bias});
   r.top_logprobs = o.logprobs;
+  if (o.constraint && constraints == nullptr) fail(ErrorCode::unsupported, "a constraint needs a tokenizer");
+  if (o.constraint) r.constraint = constraints->make(*o.constraint, r.stop_ids);
   return r;
 }
 

@@ -18,6 +18,7 @@ class Crowd {
       : engine_(*engine.engine),
         tokenizer_(engine.tokenizer ? &*engine.tokenizer : nullptr),
         end_ids_(engine.end_ids),
+        constraints_(engine.constraints.get()),
         done_(std::move(done)),
         heard_(std::move(heard)) {}
   // Whatever leaves its owner, no request stays behind.
@@ -107,7 +108,8 @@ class Crowd {
         heard_(l->number, l->generation, parts, token);
       };
     live->collector.emplace(text_of(live->request), live->request.task.options, std::move(on_parts), live->generation);
-    const auto id = engine_.submit(live->request.task.prompt, request_options(live->request.task.options, end_ids_));
+    const auto id =
+        engine_.submit(live->request.task.prompt, request_options(live->request.task.options, end_ids_, constraints_));
     try {
       live_.emplace(id, std::move(live));
     } catch (...) {
@@ -143,6 +145,7 @@ class Crowd {
   runtime::Engine& engine_;
   const Tokenizer* tokenizer_;
   const std::vector<int32_t>& end_ids_;
+  Constraints* constraints_;
   const Done done_;
   const Heard heard_;
   Lives live_;

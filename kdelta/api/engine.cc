@@ -239,6 +239,7 @@ Engine Engine::load(const LoadOptions& options) {
     e->tokenizer.reset();
   }
   e->end_ids = find_end_ids(options.model, e->model.config, e->tokenizer);
+  if (e->tokenizer) e->constraints = std::make_unique<Constraints>(*e->tokenizer);
   const Model& model = *e->model.model;
   const auto report = [&](const runtime::MemoryPlan& plan) {
     e->memory = memory_report(e->model, plan, e->config, program);

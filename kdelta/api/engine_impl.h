@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "kdelta/api/constraints.h"
 #include "kdelta/api/engine.h"
 #include "kdelta/api/roof/roof.h"
 #include "kdelta/io/tokenizer.h"
@@ -62,6 +63,7 @@ struct Engine::Impl {
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_problem;
   std::vector<int32_t> end_ids;
+  std::unique_ptr<Constraints> constraints;  // null without a tokenizer
 
   // Throws unless this engine was loaded to compute, with or without all_logits.
   runtime::Engine& running(bool all_logits) const;

@@ -52,12 +52,15 @@ bool Engine::Impl::follow(runtime::RequestId id, const GenerateOptions& asked, i
 Started Engine::start(const std::vector<int32_t>& prompt, const GenerateOptions& options, int64_t tokens,
                       const OnDelta& on_delta) {
   if (tokens < 1) fail(ErrorCode::invalid_argument, "tokens: ", tokens, ", expected >= 1");
+  if (options.constraint && tokens != std::numeric_limits<int64_t>::max())
+    fail(ErrorCode::invalid_argument, "constraint: a request with one cannot be handed out");
   runtime::Engine& engine = impl_->running(false);
   Started s;
   s.generation.prompt_tokens = static_cast<int64_t>(prompt.size());
   Collector collector({impl_->tokenizer ? &*impl_->tokenizer : nullptr, options}, options, text_reader(on_delta),
                       s.generation);
-  const runtime::RequestId id = engine.submit(prompt, request_options(options, impl_->end_ids));
+  const runtime::RequestId id =
+      engine.submit(prompt, request_options(options, impl_->end_ids, impl_->constraints.get()));
   const RequestGuard guard(engine, id);
   if (!impl_->follow(id, options, tokens, collector, s.generation)) s.state = encode_state(engine.export_state(id));
   return s;
@@ -65,7 +68,7 @@ Started Engine::start(const std::vector<int32_t>& prompt, const GenerateOptions&
 
 void Engine::check(const GenerateTask& task) const {
   check_options(task.options);
-  impl_->running(false).check(task.prompt, request_options(task.options, impl_->end_ids));
+  impl_->running(false).check(task.prompt, request_options(task.options, impl_->end_ids, impl_->constraints.get()));
 }
 
 Generation Engine::generate(const std::vector<int32_t>& prompt, const GenerateOptions& options,

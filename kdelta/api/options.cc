@@ -4,9 +4,11 @@
 #include <cmath>
 #include <filesystem>
 
+#include "kdelta/api/constraints.h"
 #include "kdelta/api/engine_impl.h"
 #include "kdelta/core/check.h"
 #include "kdelta/io/chat_prompt.h"
+#include "kdelta/io/grammar/program.h"
 
 namespace kdelta {
 namespace {
@@ -140,6 +142,7 @@ void check_options(const GenerateOptions& o) {
       fail(ErrorCode::invalid_argument, "logit_bias: ", bias, " for token ", token,
            ", expected a finite number or -infinity");
   }
+  if (o.constraint) (void)grammar::Program(grammar_of(*o.constraint));
   for (const std::string& s : o.stop)
     if (s.empty()) fail(ErrorCode::invalid_argument, "stop: an empty string, which ends every answer");
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -50,6 +51,20 @@ struct LoadOptions {
   std::function<void(int64_t done, int64_t total)> progress = {};  // bytes of the checkpoint brought into memory
 };
 
+// What the text of an answer must be. Of each step's tokens only those may be chosen that can still lead there, and an
+// end exactly where the text is whole; special tokens are no text. An answer that max_tokens cuts is a beginning of
+// such a text. Where no token of the vocabulary can follow, the request ends with an error that says so.
+struct Constraint {
+  enum class Kind : uint8_t {
+    choice,  // one of `choices`
+    regex,   // `text` is a pattern of the whole answer, in the syntax that JavaScript, Python and Rust share
+    grammar  // `text` is GBNF, the grammar syntax of llama.cpp
+  };
+  Kind kind = Kind::choice;
+  std::string text = {};
+  std::vector<std::string> choices = {};
+};
+
 struct GenerateOptions {
   float temperature = 1, top_p = 1, min_p = 0;
   int32_t top_k = 0;  // 0 or -1: off
@@ -63,6 +78,7 @@ struct GenerateOptions {
   std::vector<std::string> stop = {};         // strings: the text ends before the first of them
   int32_t logprobs = -1;                      // n >= 0: of the chosen and the n best tokens
   bool show_specials = false;                 // names of special tokens appear in the text
+  std::optional<Constraint> constraint = {};  // needs a tokenizer; such a request cannot be handed out by start()
   const std::atomic<bool>* cancel = nullptr;  // looked at after every step
   std::function<void(int64_t done, int64_t total)> prefill_progress = {};
 };

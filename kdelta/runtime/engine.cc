@@ -72,6 +72,7 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   reserve_queue(n);
   sample_rows_.reserve(m);
   results_.resize(m);
+  next_.resize(m);
   events_.reserve(m);
   queries_.resize(config.drafts > 0 ? n : 0);
   for (DraftQuery& q : queries_) q.tokens.reserve(static_cast<size_t>(config.drafts));
@@ -104,7 +105,7 @@ int64_t Engine::host_bytes(const EngineConfig& c) {
       4 * size(Candidate{}, static_cast<Request*>(nullptr), PrefixCache::Hit{}, uint8_t{}, std::unique_ptr<Request>());
   return StatePool::list_bytes(pool_size(c)) + PrefixCache::bytes(prefix_config(c), pool_size(c).pages) +
          c.max_sequences * (per_sequence + per_queued) + b.snapshots * size(RowSnapshot{}, int64_t{}) +
-         b.logit_rows * size(SampleRow{}, SampleResult{}, Heard{}, 0);
+         b.logit_rows * size(SampleRow{}, SampleResult{}, Heard{}, 0, TokenConstraint::Next{});
 }
 
 void Engine::observe(OpObserver* ops, TensorProbe* tensors) {
@@ -158,7 +159,10 @@ void check_ids(const RequestOptions& o, int64_t vocab) {
 }  // namespace
 
 RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& options) {
-  return enqueue(checked(std::move(prompt), options));
+  auto request = checked(std::move(prompt), options);
+  if (options.constraint)
+    masks_.resize(static_cast<size_t>(capacity_.logit_rows * mask_words(model_.config().vocab_size)));
+  return enqueue(std::move(request));
 }
 
 // What a step needs per request is there before the request is: a step allocates nothing, so want of memory cannot
@@ -240,12 +244,16 @@ void Engine::finish(RequestId id, FinishReason reason) {
     if (r->id == id && r->finish == FinishReason::none) end(*r, reason);
 }
 
-void Engine::fail_request(Request& r, const char* what) {
+void Engine::set_error(Request& r, const char* what) {
   try {
     r.error = what;
   } catch (const std::bad_alloc&) {
     r.error = kNoMemory;  // short enough to need none
   }
+}
+
+void Engine::fail_request(Request& r, const char* what) {
+  set_error(r, what);
   end(r, FinishReason::error);
   events_.push_back({{.id = r.id, .finish = FinishReason::error, .error = &r.error}, &r});
 }

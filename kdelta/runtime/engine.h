@@ -139,9 +139,14 @@ class Engine {
   void capture_buckets();
   void sample_rows();
   void commit();
-  void commit_row(const BatchRow& row, std::span<const SampleResult> results);
+  void commit_row(const BatchRow& row, std::span<const SampleResult> results,
+                  std::span<const TokenConstraint::Next> next);
+  void drop_refused_drafts(Request& r);
+  void constrain(size_t m, Request& r, SampleRow& row);
+  bool end_constrained(Request& r, TokenConstraint::Next next);
   bool take_token(Request& r, const SampleResult& s);
   void publish(Request& r);
+  static void set_error(Request& r, const char* what);
   void fail_request(Request& r, const char* what);
   void deliver(const std::function<void(const TokenEvent&)>& on_event);
   void end(Request& r, FinishReason reason);
@@ -177,6 +182,8 @@ class Engine {
   std::vector<int64_t> boundaries_;
   std::vector<SampleRow> sample_rows_;
   std::vector<SampleResult> results_;
+  std::vector<uint32_t> masks_;              // by row of logits; empty before the first request with a constraint
+  std::vector<TokenConstraint::Next> next_;  // by row of logits: what its constraint says
   struct Heard {
     TokenEvent event;
     const Request* request;

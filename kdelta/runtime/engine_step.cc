@@ -94,7 +94,20 @@ void Engine::draft() {
     const std::vector<int32_t>& tokens = queries[q].tokens;
     r->drafts = std::min(queries[q++].most, static_cast<int64_t>(tokens.size()));
     r->output.insert(r->output.end(), tokens.begin(), tokens.begin() + r->drafts);
+    if (r->options.constraint) drop_refused_drafts(*r);
   }
+}
+
+// What its constraint refuses would be computed for nothing.
+void Engine::drop_refused_drafts(Request& r) {
+  const auto before = static_cast<size_t>(r.generated());
+  const std::span<const int32_t> output = r.output;
+  try {
+    r.drafts = r.options.constraint->accepted(output.first(before), output.subspan(before));
+  } catch (const std::exception&) {  // the mask will say so
+    r.drafts = 0;
+  }
+  r.output.resize(before + static_cast<size_t>(r.drafts));
 }
 
 void Engine::gather_candidates(int64_t offers) {
@@ -289,7 +302,7 @@ void Engine::sample_rows() {
   sample_rows_.clear();
   const auto owners = builder_->logit_owner();
   for (size_t m = 0; m < owners.size(); ++m) {
-    const Request& r = *rows_[static_cast<size_t>(owners[m])].request;
+    Request& r = *rows_[static_cast<size_t>(owners[m])].request;
     const bool same = m > 0 && owners[m - 1] == owners[m];
     const size_t before = same ? sample_rows_.back().output.size() + 1 : static_cast<size_t>(r.generated());
     const bool may_stop = static_cast<int64_t>(before) >= r.options.min_tokens;
@@ -300,6 +313,8 @@ void Engine::sample_rows() {
          .prompt = r.prompt,
          .output = std::span(r.output).first(before),
          .top_logprobs = r.options.top_logprobs});
+    next_[m] = TokenConstraint::Next::some;
+    if (r.options.constraint) constrain(m, r, sample_rows_.back());
   }
   const View<const float> logits = logits_.view<float>({logit_rows_, model_.config().vocab_size});
   if (queue_) {
@@ -309,6 +324,23 @@ void Engine::sample_rows() {
   sample(exec_, {.logits = logits, .rows = sample_rows_, .results = std::span(results_).first(sample_rows_.size())});
 }
 
+// On a device this runs while the device computes the logits. A row that has no token to draw is drawn all the same,
+// and commit_row() looks at what its constraint said instead.
+void Engine::constrain(size_t m, Request& r, SampleRow& row) {
+  const auto words = static_cast<size_t>(mask_words(model_.config().vocab_size));
+  const std::span<uint32_t> bits = std::span(masks_).subspan(m * words, words);
+  try {
+    next_[m] = r.options.constraint->allow(row.output, bits);
+  } catch (const std::bad_alloc&) {
+    next_[m] = TokenConstraint::Next::none;
+    set_error(r, kNoMemory);
+  } catch (const std::exception& e) {
+    next_[m] = TokenConstraint::Next::none;
+    set_error(r, e.what());
+  }
+  if (next_[m] == TokenConstraint::Next::some) row.allowed = bits;
+}
+
 void Engine::commit() {
   ++stats_.steps;
   const auto owners = builder_->logit_owner();
@@ -316,12 +348,13 @@ void Engine::commit() {
   for (size_t n = 0; n < rows_.size(); ++n) {
     const size_t first = m;
     while (m < owners.size() && owners[m] == static_cast<int>(n)) ++m;
-    commit_row(rows_[n], std::span(results_).subspan(first, m - first));
+    commit_row(rows_[n], std::span(results_).subspan(first, m - first), std::span(next_).subspan(first, m - first));
   }
 }
 
 // `results`: of the last certain token and of each draft; none when tokens of the request are left to compute.
-void Engine::commit_row(const BatchRow& row, std::span<const SampleResult> results) {
+void Engine::commit_row(const BatchRow& row, std::span<const SampleResult> results,
+                        std::span<const TokenConstraint::Next> next) {
   Request& r = *row.request;
   const int64_t certain = row.tokens - row.drafts;
   (row.prefill ? stats_.prefill_tokens : stats_.decode_tokens) += row.tokens;
@@ -336,6 +369,7 @@ void Engine::commit_row(const BatchRow& row, std::span<const SampleResult> resul
     return;
   }
   for (size_t i = 0; i < results.size(); ++i) {
+    if (end_constrained(r, next[i])) break;
     // The next draft is the next token of output already; it stays there if it is what was sampled.
     const bool kept = r.drafts > 0 && r.output[static_cast<size_t>(r.generated())] == results[i].token;
     if (!take_token(r, results[i]) || !kept) break;
@@ -345,10 +379,25 @@ void Engine::commit_row(const BatchRow& row, std::span<const SampleResult> resul
   }
 }
 
+// True when its constraint leaves the request no token, and it has ended.
+bool Engine::end_constrained(Request& r, TokenConstraint::Next next) {
+  if (next == TokenConstraint::Next::some) return false;
+  if (next == TokenConstraint::Next::none) {
+    std::string why;
+    why.swap(r.error);
+    fail_request(r, why.empty() ? "no token can follow under the request's constraint" : why.c_str());
+    return true;
+  }
+  end(r, FinishReason::stop);
+  events_.push_back({{.id = r.id, .finish = FinishReason::stop}, &r});
+  return true;
+}
+
 // False when the request has ended.
 bool Engine::take_token(Request& r, const SampleResult& s) {
   if (s.token < 0) {
-    fail_request(r, "no usable logit: the model produced NaN or infinity");
+    fail_request(r, r.options.constraint ? "no usable logit among the tokens that its constraint allows"
+                                         : "no usable logit: the model produced NaN or infinity");
     return false;
   }
   publish(r);

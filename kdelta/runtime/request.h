@@ -8,6 +8,7 @@
 
 #include "kdelta/ops/sample/sample.h"
 #include "kdelta/runtime/prefix_cache.h"
+#include "kdelta/runtime/token_constraint.h"
 
 namespace kdelta::runtime {
 
@@ -18,7 +19,7 @@ enum class FinishReason : uint8_t {
   stop,    // a stop id, or the owner said so (a stop string)
   length,  // max_tokens or the context limit
   cancelled,
-  error,  // no usable logit, or a step failed; `error` says what
+  error,  // no usable logit, a dead end of its constraint, or a step failed; `error` says what
 };
 const char* to_string(FinishReason reason);
 inline constexpr char kNoMemory[] = "out of memory";  // the error of a request whose step could not allocate
@@ -30,6 +31,7 @@ struct RequestOptions {
   std::vector<int32_t> stop_ids;
   std::vector<LogitBias> bias;
   int32_t top_logprobs = -1;
+  std::shared_ptr<TokenConstraint> constraint = {};  // null: none. Of this request alone; no part of its state's image
 };
 
 struct Request {

@@ -27,6 +27,7 @@ void Masker::reset() {
 
 void Masker::tidy() {
   if (kept_bytes() > limits_.kept_bytes) reset();
+  noted_bytes_.store(kept_bytes(), std::memory_order_relaxed);
 }
 
 // Looked at rarely enough to cost nothing, and often enough that a step is bounded.

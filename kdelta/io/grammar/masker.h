@@ -4,6 +4,7 @@
 // are kept too. One thread at a time.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <unordered_map>
 
@@ -46,6 +47,8 @@ class Masker {
   // Forgets everything when it has become too much. Called between texts' tokens, never by next() and mask().
   void tidy();
   int64_t kept_bytes() const { return automaton_->bytes() + mask_bytes_; }
+  // kept_bytes() of the last tidy(), for any thread.
+  int64_t noted_bytes() const { return noted_bytes_.load(std::memory_order_relaxed); }
   int64_t masks_made() const { return masks_made_; }
 
  private:
@@ -74,6 +77,7 @@ class Masker {
   MaskerLimits limits_;
   size_t words_;
   std::unique_ptr<Automaton> automaton_;
+  std::atomic<int64_t> noted_bytes_{0};
   int64_t epoch_ = 0, mask_bytes_ = 0, masks_made_ = 0, work_begin_ = 0;
   std::unordered_map<State, Local> locals_;
   std::unordered_map<State, Whole> wholes_;
