@@ -32,11 +32,11 @@ int generate(const GenerateFlags& o) {
     throw UsageError("--output: -, expected a file: a later run goes on from the answers that it holds");
   check_load(o.load);
   check_sampling(o.sampling, o.load.model);
+  BatchOptions options{.input = o.input == "-" ? "/dev/stdin" : o.input, .output = o.output};
+  check_options(options);
   Engine engine =
       load_engine(o.load, o.quiet ? LoadReport::silent : LoadReport::whole, {.max_sequences = "--max-num-seqs"});
-  BatchOptions options{.input = o.input == "-" ? "/dev/stdin" : o.input,
-                       .output = o.output,
-                       .defaults = generate_options(engine, o.sampling)};
+  options.defaults = generate_options(engine, o.sampling);
   options.cancel = &interrupted;
   options.progress = [&](const BatchProgress& p) {
     if (!o.quiet) say("{}\n", line_of(p));

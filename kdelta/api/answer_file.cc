@@ -14,6 +14,7 @@
 
 #include "kdelta/core/check.h"
 #include "kdelta/io/json_reader.h"
+#include "kdelta/io/replaceable.h"
 
 namespace kdelta {
 namespace {
@@ -46,6 +47,20 @@ void check_torn(const std::string& line, const std::string& where) {
 
 }  // namespace
 
+void check_answer_file(const std::string& path) {
+  std::error_code unknown;
+  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown))
+    fail(ErrorCode::invalid_argument, "output: ", path, ": no regular file");
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder, unknown))
+    fail(ErrorCode::invalid_argument, "output: ", path, ": there is no folder ", folder.string());
+  try {
+    check_not_protected(path);
+  } catch (const Error& e) {
+    fail(e.code(), "output: ", e.what());
+  }
+}
+
 AnswerFile::AnswerFile(const std::string& path, const Asked& asked) : path_(path) {
   std::error_code unknown;
   // A rename must not put a file in the place of a link.
@@ -66,9 +81,7 @@ AnswerFile::~AnswerFile() {
 }
 
 int AnswerFile::open_locked(const std::string& path, int flags) const {
-  std::error_code unknown;
-  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown))
-    fail(ErrorCode::invalid_argument, "output: ", path, ": no regular file");
+  check_answer_file(path);
   const int file = open(path.c_str(), flags | O_CLOEXEC, 0666);
   if (file < 0) fail(ErrorCode::invalid_argument, "output: ", path, ": cannot be written: ", std::strerror(errno));
   struct stat opened {};

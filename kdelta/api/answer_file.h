@@ -8,6 +8,9 @@
 
 namespace kdelta {
 
+// What AnswerFile refuses of a path before it opens anything: no regular file, write-protected, no such folder.
+void check_answer_file(const std::string& path);
+
 class AnswerFile {
  public:
   // Requests by their id, each with the number of what its answer depends on.

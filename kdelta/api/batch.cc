@@ -37,10 +37,8 @@ std::vector<std::string> lines_of(const std::string& path) {
 }
 
 std::vector<Line> read_input(const BatchOptions& options) {
+  check_options(options);
   const std::string& path = options.input;
-  std::error_code missing;
-  if (std::filesystem::equivalent(path, options.output, missing))
-    fail(ErrorCode::invalid_argument, "output: ", options.output, ": the same file as the input ", path);
   std::vector<Line> all;
   std::set<std::string> ids;
   for (const std::string& text : lines_of(path)) {
@@ -188,6 +186,14 @@ class Batch {
 };
 
 }  // namespace
+
+void check_options(const BatchOptions& o) {
+  namespace fs = std::filesystem;
+  std::error_code unknown;
+  if (fs::equivalent(o.input, o.output, unknown))
+    fail(ErrorCode::invalid_argument, "output: ", o.output, ": the same file as the input ", o.input);
+  check_answer_file(o.output);
+}
 
 BatchProgress run_batch(Engine& engine, const BatchOptions& options) {
   return Batch(engine, options).run();

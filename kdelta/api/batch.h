@@ -27,6 +27,9 @@ struct BatchOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
+// Of the output what is no file that may be written, and of both that they are one file. run_batch() asks again.
+void check_options(const BatchOptions& options);
+
 // A request that cannot be read or served gets a line with its error. Throws for files that cannot be read or written,
 // for an output that holds something else, and for an id that the input names twice.
 BatchProgress run_batch(Engine& engine, const BatchOptions& options);

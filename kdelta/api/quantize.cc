@@ -231,8 +231,11 @@ QuantizeReport quantize(const QuantizeOptions& o) {
   NewDirectory directory(o.out, kQuantizeJobName, job);
   check_unfinished(directory.partial(), files);
   write_all(checkpoint, plan, files, settings, o, directory.partial());
-  for (const std::string& name : files.companions)
-    fs::copy_file(fs::path(o.model) / name, fs::path(directory.partial()) / name, fs::copy_options::overwrite_existing);
+  for (const std::string& name : files.companions) {
+    const fs::path copy = fs::path(directory.partial()) / name;
+    fs::remove(copy);  // of an earlier run; as write-protected as its source
+    fs::copy_file(fs::path(o.model) / name, copy);
+  }
   if (files.index) write_index(plan, files, directory.partial() + "/" + kIndexName);
   const Json text = quantized_config(parse_json_file(o.model + "/config.json"), config, plan, settings);
   write_text_file(directory.partial() + "/config.json", json_text(text, {.indent = 2}) + "\n");

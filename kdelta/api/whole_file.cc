@@ -1,7 +1,6 @@
 #include "kdelta/api/whole_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,6 +9,7 @@
 
 #include "kdelta/core/check.h"
 #include "kdelta/io/mapped_file.h"
+#include "kdelta/io/replaceable.h"
 
 namespace kdelta {
 namespace {
@@ -18,9 +18,7 @@ namespace {
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path) {
-    struct stat s {};
-    if (lstat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
-      fail(ErrorCode::invalid_argument, path, ": is no regular file and would be replaced");
+    check_replaceable(path);
     static std::atomic<int> counter{0};
     partial_ = str(path, ".partial-", getpid(), "-", ++counter);
     fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);  // a conversation is private

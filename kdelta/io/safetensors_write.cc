@@ -10,6 +10,7 @@
 
 #include "kdelta/core/check.h"
 #include "kdelta/io/json.h"
+#include "kdelta/io/replaceable.h"
 #include "kdelta/io/safetensors.h"
 
 namespace kdelta {
@@ -17,20 +18,12 @@ namespace {
 
 constexpr int64_t kAlign = 8;  // of the first data byte, as the format's own writer does
 
-// A rename replaces whatever has the name: a device, a link or a folder must not be lost that way.
-void check_writable_target(const std::string& path) {
-  if (path.empty()) fail(ErrorCode::invalid_argument, "output file: empty name");
-  struct stat info {};
-  if (lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode))
-    fail(ErrorCode::invalid_argument, path, ": exists and is no regular file",
-         S_ISLNK(info.st_mode) ? " but a symbolic link" : "");
-}
-
 // A file that exists under its final name only after commit(); an abandoned one is removed.
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path) {
-    check_writable_target(path);
+    if (path.empty()) fail(ErrorCode::invalid_argument, "output file: empty name");
+    check_replaceable(path);
     static std::atomic<int> counter{0};  // two threads may write the same path
     partial_ = str(path, ".partial-", getpid(), "-", ++counter);
     fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -69,6 +69,16 @@ TEST_F(Generate, RequestsMayComeFromStandardInputAndAnswersGoToAFile) {
   EXPECT_FALSE(std::filesystem::exists("-"));
 }
 
+TEST_F(Generate, AWriteProtectedFileOfAnswersIsRefusedBeforeTheModelIsLoaded) {
+  std::ofstream(path("in")) << "{}\n";
+  std::ofstream(path("out"));
+  std::filesystem::permissions(path("out"), std::filesystem::perms{0444});
+  const Result r = generate();
+  EXPECT_EQ(r.status, 2);
+  EXPECT_EQ(r.err, "kdelta: --output: " + path("out") +
+                       ": is write-protected; expected another name, or a file that may be written\n");
+}
+
 TEST_F(Generate, ARequestThatFailsMakesTheExitCodeOne) {
   std::ofstream(path("in")) << "{\"body\":{\"prompt\":[99999]}}\n";
   EXPECT_EQ(generate("-q").status, 1);
