@@ -30,9 +30,8 @@ typedef enum kdelta_status {
   KDELTA_BAD_FILE = 2,         /* a checkpoint, tokenizer or state is malformed */
   KDELTA_UNSUPPORTED = 3,      /* well-formed, but nothing that this build or machine can do */
   KDELTA_OUT_OF_MEMORY = 4,
-  KDELTA_FAILED = 5,   /* a computation gave nothing of use, or a device broke */
-  KDELTA_INTERNAL = 6, /* a fault of the library's own */
-  KDELTA_CANCELLED = 7 /* a callback asked for it */
+  KDELTA_FAILED = 5,  /* a computation gave nothing of use, or a device broke */
+  KDELTA_INTERNAL = 6 /* a fault of the library's own */
 } kdelta_status;
 
 /* "invalid_argument"; "unknown" for a number that is none of them. */

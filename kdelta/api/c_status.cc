@@ -81,8 +81,6 @@ const char* kdelta_status_name(int32_t status) {
       return "failed";
     case KDELTA_INTERNAL:
       return "internal";
-    case KDELTA_CANCELLED:
-      return "cancelled";
   }
   return "unknown";
 }

@@ -513,7 +513,7 @@ TEST_F(COps, TheChildOfAForkIsRefusedAndMayMakeAContextOfItsOwn) {
 
 TEST_F(COps, StatusesAndVersionsHaveNames) {
   EXPECT_STREQ(kdelta_status_name(KDELTA_OK), "ok");
-  EXPECT_STREQ(kdelta_status_name(KDELTA_CANCELLED), "cancelled");
+  EXPECT_STREQ(kdelta_status_name(KDELTA_INTERNAL), "internal");
   EXPECT_STREQ(kdelta_status_name(99), "unknown");
   EXPECT_EQ(kdelta_abi_version(), static_cast<uint32_t>(KDELTA_ABI_VERSION));
   EXPECT_EQ(std::string(kdelta_version()).find(KDELTA_VERSION), 0u);
