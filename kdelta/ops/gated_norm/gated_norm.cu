@@ -91,7 +91,8 @@ __global__ void __launch_bounds__(RowGroup<kGroup>::kThreads) gated_norm_rows(co
       if (p.bias != nullptr) load_chunk<kAligned>(p.bias + d, n, b);
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) {
-        const float y = fmaf(s[c][i] * scale, w[i], b[i]), sig = sigmoid<kExact>(g[c][i]);
+        const float y = fmaf(s[c][i] * scale, w[i], b[i]),
+                    sig = kExact ? sigmoid<true>(g[c][i]) : sigmoid_flushed(g[c][i]);
         s[c][i] = y * (p.silu ? g[c][i] * sig : sig);
       }
     }

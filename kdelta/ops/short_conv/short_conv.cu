@@ -1,7 +1,7 @@
-// short_conv on CUDA. A thread owns four channels: taps and window of more do not fit its registers. convolve: a block
-// runs over a tile of prefill tokens (or zeroes what belongs to nobody), or over a whole decode row, whose window it
-// also stores. store_windows: the windows and snapshots of prefill rows, behind it, because several tiles may read the
-// window that one of them would write.
+// short_conv on CUDA. A thread owns four channels: taps and window of more do not fit its registers. A block runs over
+// a tile of prefill tokens (or zeroes what belongs to nobody), or over a whole decode row. The tile with the first
+// token of a prefill row also takes those of the next W-2 that lie in the next tile, so it alone reads the row's
+// window, and it stores the new one when it is done: from the inputs, wherever they lie.
 #include "kdelta/ops/common/alignment.h"
 #include "kdelta/ops/common/cuda/device.cuh"
 #include "kdelta/ops/common/cuda/launch.cuh"
@@ -144,14 +144,14 @@ struct Channels {
       if (kStore && j > 0) history[j].store(p.window(p.seq.slot_at(row, 0), j - 1, c), n);
     }
     constexpr int K = kTogether<kAligned>;
-    for (int64_t i = from; i < to; i += K) {
+    auto take = [&](int64_t i, int64_t count) {  // of K at most, known to be K where it is
       Quad<kAligned, E> raw[K];
 #pragma unroll
       for (int k = 0; k < K; ++k)
-        if (i + k < to) raw[k].load(p.x.at(begin + i + k) + c, n);
+        if (k < count) raw[k].load(p.x.at(begin + i + k) + c, n);
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        if (i + k >= to) continue;
+        if (k >= count) break;
         float x[kOwn], y[kOwn];
         raw[k].unpack(x);
 #pragma unroll
@@ -160,8 +160,10 @@ struct Channels {
 #pragma unroll
           for (int j = 0; j < W - 1; ++j) y[e] = fmaf(weight[j][e], past[j][e], y[e]);
           y[e] = fmaf(weight[W - 1][e], x[e], y[e]);
-          if (p.silu) y[e] = y[e] * sigmoid<sizeof(E) == 4>(y[e]);
         }
+        if (p.silu)
+#pragma unroll
+          for (int e = 0; e < kOwn; ++e) y[e] = y[e] * (sizeof(E) == 4 ? sigmoid<true>(y[e]) : sigmoid_flushed(y[e]));
         put(begin + i + k, y);
         if constexpr (kStore) raw[k].store(p.window(p.seq.slot_at(row, 0), W - 2 + i + k, c), n);
 #pragma unroll
@@ -171,7 +173,10 @@ struct Channels {
 #pragma unroll
         for (int e = 0; e < kOwn; ++e) past[W - 2][e] = x[e];
       }
-    }
+    };
+    int64_t i = from;
+    for (; i + K <= to; i += K) take(i, K);
+    if (i < to) take(i, to - i);
   }
 };
 
@@ -198,6 +203,46 @@ __device__ __forceinline__ void decode_row(const Params<E>& p, const Channels<W,
     mine.template run<true>(row, 0, s.length(row));
 }
 
+// The W-1 inputs that end before input `end` of the sequence, to rows 0.. of a slot.
+template <int W, bool kAligned, class E>
+__device__ __forceinline__ void store_window(const Params<E>& p, const Channels<W, kAligned, E>& mine, int row,
+                                             int64_t end, int32_t slot) {
+  if (mine.n <= 0) return;
+  Quad<kAligned, E> x[W - 1];
+#pragma unroll
+  for (int j = 0; j < W - 1; ++j) x[j] = mine.input(row, end - (W - 1) + j);
+#pragma unroll
+  for (int j = 0; j < W - 1; ++j) x[j].store(p.window(slot, j, mine.c), mine.n);
+}
+
+// What a prefill row leaves behind: its snapshots, which still start from its old window, then the new one.
+template <int W, bool kAligned, class E>
+__device__ __forceinline__ void store_windows(const Params<E>& p, const Channels<W, kAligned, E>& mine, int row) {
+  const SequenceArrays& s = p.seq;
+  for (int q = 0; q < s.snapshots; ++q) {
+    const int32_t* entry = s.snapshot + q * s.snapshot_stride;
+    if (entry[2] == -1 || entry[0] != row) continue;
+    const bool faulty = threadIdx.x == 0 && snapshot_faults<SlotColumns::first>(s, q, p.slots) != 0;
+    if (__syncthreads_or(faulty) == 0) store_window(p, mine, row, entry[1], entry[2]);
+  }
+  store_window(p, mine, row, s.length(row), s.slot_at(row, 0));
+}
+
+template <int W, bool kAligned, class E>
+__device__ __forceinline__ void prefill_part(const Params<E>& p, const Channels<W, kAligned, E>& mine, int row,
+                                             int64_t from, int64_t to) {
+  const int64_t len = p.seq.length(row), alone = min(int64_t{W - 1}, len);  // tokens that read the window
+  if (from == 0) {
+    mine.template run<false>(row, 0, max(to, alone));
+    store_windows(p, mine, row);
+  } else {
+    __shared__ int found;
+    if (from < alone && row_of_token(p.seq, p.seq.begin(row), &found) == row)
+      from = alone;  // the tile before took them
+    mine.template run<false>(row, from, to);
+  }
+}
+
 template <int W, bool kAligned, class E>
 __device__ __forceinline__ void token_tile(const Params<E>& p, const Channels<W, kAligned, E>& mine, int64_t first) {
   __shared__ int found;
@@ -219,10 +264,20 @@ __device__ __forceinline__ void token_tile(const Params<E>& p, const Channels<W,
         if (padding || row_is_faulty<SlotColumns::first>(s, row, p.T, p.slots, p.faults))
           mine.zero(t, end);
         else
-          mine.template run<false>(row, t - s.begin(row), end - s.begin(row));
+          prefill_part(p, mine, row, t - s.begin(row), end - s.begin(row));
       }
     }
     t = end;
+  }
+}
+
+// The faults of snapshots, whosever they are.
+template <class E>
+__device__ __forceinline__ void raise_snapshot_faults(const Params<E>& p) {
+  const SequenceArrays& s = p.seq;
+  for (int q = static_cast<int>(threadIdx.x); q < s.snapshots; q += kThreads) {
+    const uint32_t faults = snapshot_faults<SlotColumns::first>(s, q, p.slots);
+    if (faults != 0 && p.faults != nullptr) atomicOr(p.faults, faults);
   }
 }
 
@@ -232,41 +287,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) convolve(c
   pdl_wait();
   const Channels<W, kAligned, E> mine(p);
   const int decode_rows = p.seq.n_live - p.seq.n_prefill, item = static_cast<int>(blockIdx.y);
-  if (item < decode_rows)
-    decode_row(p, mine, p.seq.n_prefill + item);
-  else
-    token_tile(p, mine, (item - decode_rows) * p.tile);
-}
-
-// The W-1 inputs that end before input `end` of the sequence, to rows 0.. of a slot.
-template <int W, bool kAligned, class E>
-__device__ __forceinline__ void store_window(const Params<E>& p, const Channels<W, kAligned, E>& mine, int row,
-                                             int64_t end, int32_t slot) {
-  if (mine.n <= 0) return;
-  Quad<kAligned, E> x[W - 1];
-#pragma unroll
-  for (int j = 0; j < W - 1; ++j) x[j] = mine.input(row, end - (W - 1) + j);
-#pragma unroll
-  for (int j = 0; j < W - 1; ++j) x[j].store(p.window(slot, j, mine.c), mine.n);
-}
-
-template <int W, bool kAligned, class E>
-__global__ void __launch_bounds__(kThreads) store_windows(const __grid_constant__ Params<E> p) {
-  pdl_trigger();
-  pdl_wait();
-  const SequenceArrays& s = p.seq;
-  const Channels<W, kAligned, E> mine(p);
-  const int row = static_cast<int>(blockIdx.y);
-  const bool sound = s.live(row) && !row_is_faulty<SlotColumns::first>(s, row, p.T, p.slots, nullptr);
-  for (int q = 0; q < s.snapshots; ++q) {
-    const int32_t* entry = s.snapshot + q * s.snapshot_stride;
-    const bool lost = entry[0] < 0 || entry[0] >= s.n_prefill;  // names nobody: the first row speaks up
-    if (entry[2] == -1 || (entry[0] != row && !(lost && row == 0))) continue;
-    const uint32_t faults = threadIdx.x == 0 ? snapshot_faults<SlotColumns::first>(s, q, p.slots) : 0;
-    if (faults != 0 && p.faults != nullptr) atomicOr(p.faults, faults);
-    if (__syncthreads_or(faults != 0) == 0 && sound) store_window(p, mine, row, entry[1], entry[2]);
-  }
-  if (sound) store_window(p, mine, row, s.length(row), s.slot_at(row, 0));
+  if (item < decode_rows) return decode_row(p, mine, p.seq.n_prefill + item);
+  if (item == decode_rows && blockIdx.x == 0) raise_snapshot_faults(p);
+  token_tile(p, mine, (item - decode_rows) * p.tile);
 }
 
 template <class E>
@@ -318,7 +341,8 @@ void short_conv_cuda(const Exec& ex, const ShortConvArgs& a, const ShortConvDesc
   // One wave: every multiprocessor gets the same number of tokens.
   const int64_t places = std::max<int64_t>(1, int64_t{d.target.multiprocessors} * kBlocksPerMultiprocessor / columns);
   const int64_t tile = std::max<int64_t>(8, (d.tokens + places - 1) / places);
-  const int64_t items = a.seq.n_decode + (d.tokens + tile - 1) / tile;
+  const int64_t tiles = std::max<int64_t>((d.tokens + tile - 1) / tile, a.seq.snapshot.null() ? 0 : 1);
+  const int64_t items = a.seq.n_decode + tiles;
   dispatch_activation(a.x.dtype, [&](auto element) {
     using E = decltype(element);
     Params<E> p = params_of<E>(ex, a);
@@ -330,12 +354,6 @@ void short_conv_cuda(const Exec& ex, const ShortConvArgs& a, const ShortConvDesc
                 .block = kThreads,
                 .pdl = pdl_pays(d.target, columns * items)},
                convolve<taps(), fast(), E>, p);
-        if (a.seq.n_prefill > 0)
-          launch(ex, "short_conv",
-                 {.grid = dim3(columns, static_cast<unsigned>(a.seq.n_prefill)),
-                  .block = kThreads,
-                  .pdl = pdl_pays(d.target, int64_t{columns} * a.seq.n_prefill)},
-                 store_windows<taps(), fast(), E>, p);
       });
     });
   });

@@ -86,6 +86,20 @@ TEST(ShortConvCuda, VerificationRowsStartAtTheAcceptedRowAndKeepTheirInputs) {
   }
 }
 
+// Tiles of so few tokens have eight: sequences begin one, two and three tokens before the end of one, and at its end.
+TEST(ShortConvCuda, ASequenceThatBeginsAtTheEndOfATileReadsItsWindowBeforeItIsWritten) {
+  SequenceCase s({{.len = 7, .slot = 3},
+                  {.len = 23, .slot = 1},
+                  {.len = 31, .slot = 2},
+                  {.len = 1, .slot = 4},
+                  {.len = 2, .slot = 5},
+                  {.len = 64, .slot = 6}},
+                 {{.len = 1, .slot = 7}}, 1, {{.sequence = 1, .position = 2, .slot = 8}});
+  check<bf16>({.C = 4608, .tail = 5}, s);
+  check<bf16>({.W = 3, .C = 48, .split = true}, s);
+  check<float>({.C = 21}, s);
+}
+
 TEST(ShortConvCuda, SnapshotsHoldTheWindowAfterTheirToken) {
   SequenceCase s({{.len = 1, .slot = 3}, {.len = 70, .slot = 1}}, {{.len = 1, .slot = 6}}, 1,
                  {{.sequence = 0, .position = 1, .slot = 7},
