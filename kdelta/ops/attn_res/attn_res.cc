@@ -29,6 +29,11 @@ const char* attn_res_ring_refuse(const AttnResDesc& d) {
   return d.streams > 9 ? "more than 9 streams" : nullptr;
 }
 
+const char* attn_res_cluster_refuse(const AttnResDesc& d) {
+  constexpr int64_t kMost = 32;  // two blocks a multiprocessor; from 64 tokens on rings are as fast
+  return d.rows > kMost ? "more than 32 tokens" : attn_res_ring_refuse(d);
+}
+
 namespace {
 
 constexpr AttnResVariant kVariants[] = {

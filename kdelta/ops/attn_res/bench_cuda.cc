@@ -33,8 +33,9 @@ void add_attn_res(const std::string& variant, int64_t n, int64_t T, bool normed)
 
 KDELTA_GPU_BENCH(attn_res) {
   for (const std::string& variant : gpu_bench::cuda_variants(attn_res_variants()))
-    for (int64_t T : {1, 64, 8192})
-      for (bool normed : {false, true}) add_attn_res(variant, 8, T, normed);
+    for (int64_t T : {1, 8, 32, 64, 8192})
+      for (bool normed : {false, true})
+        if (T <= 32 || variant != "cuda_cluster") add_attn_res(variant, 8, T, normed);
 }
 
 }  // namespace

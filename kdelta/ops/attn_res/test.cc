@@ -361,9 +361,9 @@ TEST(AttnResPlanning, TakesItsScratchAndTouchesNothing) {
 }
 
 // The rules of the CUDA rows need no device.
-TEST(AttnResChoice, TheRingTakesBf16RowsOfWholeWordsThatFitItsRegisters) {
+TEST(AttnResChoice, TheRingTakesBf16RowsOfWholeWordsThatFitItsRegistersAndTheClusterFewOfThem) {
   const Target hopper{.device = DeviceKind::cuda, .cuda = CudaLevel::sm90a, .multiprocessors = 132};
-  const AttnResDesc fits{.target = hopper, .rows = 1, .width = 7168, .streams = 9};
+  const AttnResDesc fits{.target = hopper, .rows = 33, .width = 7168, .streams = 9};
   const auto refused = [&](auto change) {
     AttnResDesc d = fits;
     change(d);
@@ -380,6 +380,8 @@ TEST(AttnResChoice, TheRingTakesBf16RowsOfWholeWordsThatFitItsRegisters) {
   if (!kCudaBuild) return;
   AttnResDesc d = fits;
   EXPECT_STREQ(choose("attn_res", attn_res_variants(), d, Options{}).name, "cuda_ring");
+  d.rows = 32;
+  EXPECT_STREQ(choose("attn_res", attn_res_variants(), d, Options{}).name, "cuda_cluster");
   d.target.cuda = CudaLevel::sm80;
   EXPECT_STREQ(choose("attn_res", attn_res_variants(), d, Options{}).name, "cuda");
 }

@@ -59,5 +59,47 @@ TEST(AttnResCuda, ManyTokensABlockEqualTheReference) {
   check<bf16>(1, 0, 2000, 64, false);
 }
 
+// Which row takes a call depends on the number of tokens, and a token's bits may not.
+TEST(AttnResCuda, TheClusterAndTheRingHaveTheSameBits) {
+  constexpr int64_t T = 21, D = 7168, kBlocks = 8;
+  CudaExec ex;
+  Rng rng(11);
+  Guarded<bf16> blocks({kBlocks, T, D}), sum({T, D});
+  Guarded<float> score({D}), weight({D});
+  fill_normal(blocks, rng, 1.0f, 0.1f);
+  fill_normal(sum, rng, 2.0f);
+  fill_normal(score, rng, 0.04f);
+  fill_normal(weight, rng, 0.5f, 1.0f);
+  const auto device = [&](const void* data, int64_t bytes) {
+    auto b = std::make_unique<Buffer>(kCuda, bytes);
+    copy_async(ex.stream(), b->data(), data, bytes);
+    return b;
+  };
+  const auto d_blocks = device(blocks.data(), blocks.size() * 2), d_sum = device(sum.data(), sum.size() * 2),
+             d_score = device(score.data(), D * 4), d_weight = device(weight.data(), D * 4);
+  for (int64_t n : {0, 1, 4, 8})
+    for (int64_t width : {int64_t{520}, D})
+      for (bool normed : {false, true}) {
+        SCOPED_TRACE(str("n ", n, " D ", width, " normed ", normed));
+        std::vector<std::vector<bf16>> results;
+        for (const char* row : {"cuda_ring", "cuda_cluster"}) {
+          ex.force("attn_res", row);
+          Buffer out(kCuda, T * width * 2);
+          attn_res(ex, {.blocks = AnyConstView(d_blocks->view(DType::bf16, {kBlocks, T, D})).columns(0, width),
+                        .n = n,
+                        .sum = AnyConstView(d_sum->view(DType::bf16, {T, D})).columns(0, width),
+                        .score_weight = d_score->view<float>({width}),
+                        .eps = 1e-5f,
+                        .norm_weight = normed ? d_weight->view<float>({width}) : View<float>(),
+                        .norm_eps = 1e-5f,
+                        .out = out.view(DType::bf16, {T, width})});
+          results.emplace_back(static_cast<size_t>(T * width));
+          copy_async(ex.stream(), results.back().data(), out.data(), out.bytes());
+          ex.stream().synchronize();
+        }
+        EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * 2), 0);
+      }
+}
+
 }  // namespace
 }  // namespace kdelta::test

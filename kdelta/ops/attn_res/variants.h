@@ -22,9 +22,11 @@ KDELTA_INLINE int64_t attn_res_scratch_stride(const AttnResDesc& d) {
 }
 int64_t attn_res_cpu_scratch(const AttnResDesc& d);
 
-// cuda holds a mixture in registers and a stream a lane; cuda_ring all streams of a token in registers.
+// cuda holds a mixture in registers and a stream a lane; cuda_ring and cuda_cluster all
+// streams of a token in registers.
 const char* attn_res_cuda_refuse(const AttnResDesc& d);
 const char* attn_res_ring_refuse(const AttnResDesc& d);
+const char* attn_res_cluster_refuse(const AttnResDesc& d);  // takes few tokens
 // Rows that fit the ring.
 int64_t attn_res_ring_slots(const AttnResDesc& d);
 
