@@ -49,6 +49,26 @@ __device__ __forceinline__ float sum8(float x) {
   return x;
 }
 
+// The same for a number of each turn: a lane gets the sum of turn lane % kTurns, with the bits of sum8.
+template <int kTurns>
+__device__ __forceinline__ float sum_of_turn(float (&x)[kTurns], int lane) {
+#pragma unroll
+  for (int m = 1, left = kTurns; m < 8; m <<= 1) {
+    if (left == 1) {
+      x[0] += __shfl_xor_sync(~0u, x[0], m);
+      continue;
+    }
+    left /= 2;
+    const bool odd = (lane & m) != 0;
+#pragma unroll
+    for (int u = 0; u < left; ++u) {
+      const float sent = odd ? x[2 * u] : x[2 * u + 1];
+      x[u] = (odd ? x[2 * u + 1] : x[2 * u]) + __shfl_xor_sync(~0u, sent, m);
+    }
+  }
+  return x[0];
+}
+
 __device__ __forceinline__ uint32_t load_bits(const Operand& x, int64_t t, int h, int d) {
   const int64_t at = t * x.token + h * x.head + d;
   uint32_t bits;
@@ -66,7 +86,7 @@ __device__ __forceinline__ float widen(const Operand& x, uint32_t bits) {
 __device__ __forceinline__ float3 warp_sums(float q, float k) {
   float kk = k * k, qq = q * q, qk = q * k;
 #pragma unroll
-  for (int m = 16; m > 0; m >>= 1) {
+  for (int m = 1; m < 32; m <<= 1) {
     kk += __shfl_xor_sync(~0u, kk, m);
     qq += __shfl_xor_sync(~0u, qq, m);
     qk += __shfl_xor_sync(~0u, qk, m);
@@ -77,13 +97,17 @@ __device__ __forceinline__ float3 warp_sums(float q, float k) {
 struct Norms {
   float k, q, qk;
 };
-__device__ __forceinline__ Norms norms_of(const Args& a, const float4 (&sums)[4]) {
-  const float4 w0 = sums[0], w1 = sums[1], w2 = sums[2], w3 = sums[3];
-  const float kk = w0.x + w1.x + w2.x + w3.x, qq = w0.y + w1.y + w2.y + w3.y;
+__device__ __forceinline__ Norms norms_of(const Args& a, float kk, float qq, float qk) {
   Norms n;
   n.k = a.l2 ? rsqrtf(kk + 1e-6f) : 1.0f, n.q = a.l2 ? a.scale * rsqrtf(qq + 1e-6f) : a.scale;
-  n.qk = (w0.z + w1.z + w2.z + w3.z) * (n.k * n.q);
+  n.qk = qk * (n.k * n.q);
   return n;
+}
+// Of the sums of four warps, in the order in which one warp with four channels a lane would come by them.
+__device__ __forceinline__ Norms norms_of(const Args& a, const float4 (&sums)[4]) {
+  const float4 w0 = sums[0], w1 = sums[1], w2 = sums[2], w3 = sums[3];
+  const float kk = (w0.x + w1.x) + (w2.x + w3.x), qq = (w0.y + w1.y) + (w2.y + w3.y);
+  return norms_of(a, kk, qq, (w0.z + w1.z) + (w2.z + w3.z));
 }
 
 // One token on a lane's 16 keys of one value row: f becomes the row behind it; returns the change and the output.
@@ -106,16 +130,17 @@ __device__ __forceinline__ Stepped step_row(float (&f)[kKeys], const float (&q)[
   return {change, fmaf(qk, change, seen)};  // q.S_new = q.(D S) + (q.k) change
 }
 
-// A lane's 16 numbers of 128 in shared memory, as they lie in a row of the state.
+// Of 128 numbers in shared memory a lane's 16, as they lie in a row of the state: four of them from its j-th on, or
+// all.
+template <class S>
+__device__ __forceinline__ float4 four_keys(const float* from, int group, int j) {
+  constexpr int kWidth = Pieces<S>::kWidth;
+  return *reinterpret_cast<const float4*>(from + j / kWidth * 8 * kWidth + group * kWidth + j % kWidth);
+}
 template <class S>
 __device__ __forceinline__ void read_keys(const float* from, int group, float (&to)[kKeys]) {
-  using P = Pieces<S>;
 #pragma unroll
-  for (int p = 0; p < P::kCount; ++p)
-#pragma unroll
-    for (int e = 0; e < P::kWidth; e += 4)
-      *reinterpret_cast<float4*>(to + p * P::kWidth + e) =
-          *reinterpret_cast<const float4*>(from + p * 8 * P::kWidth + group * P::kWidth + e);
+  for (int j = 0; j < kKeys; j += 4) *reinterpret_cast<float4*>(to + j) = four_keys<S>(from, group, j);
 }
 
 }  // namespace kdelta::kda_cuda

@@ -90,7 +90,7 @@ namespace {
 // Whether 16-byte accesses fit every operand, with offsets of 64 rows in 32 bits.
 bool is_aligned(const KdaArgs& a) {
   const AnyConstView operands[] = {a.q, a.k, a.v, a.gate, a.out};
-  bool fits = aligned16(a.state) && aligned16(a.dt_bias);
+  bool fits = all_aligned16(a.state, a.records, a.dt_bias);
   for (const AnyConstView& x : operands) fits = fits && aligned16(x) && x.stride[0] < (int64_t{1} << 22);
   return fits;
 }
