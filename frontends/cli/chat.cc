@@ -28,7 +28,9 @@ constexpr const char* kHelp =
     "/load FILE       go on with a saved conversation, without computing it again\n"
     "/stats           tokens and speed of the last answer\n"
     "/exit            leave (also Ctrl-D)\n"
-    "A line ending in \\ goes on in the next. Ctrl-C stops an answer.\n";
+    "A line ending in \\ goes on in the next. Ctrl-C stops an answer and clears a line; twice on an empty line it "
+    "leaves.\n"
+    "Ctrl-\\ ends the program at once.\n";
 
 std::string history_path() {
   const char* home = std::getenv("HOME");
@@ -49,22 +51,28 @@ class Session {
   int once(const std::string& text) {
     messages_.push_back({.role = "user", .content = text});
     const ChatReply reply = answer();
-    if (o_.json) print_json(reply);
+    if (o_.json)
+      print_json(reply);
+    else  // nobody is there to give results: the calls are the answer
+      for (const ChatToolCall& call : reply.calls) fmt::print("{}\n", call_line(call));
     return reply.generation.finish_reason == "cancelled" ? kExitInterrupted : 0;
   }
 
   int interactive() {
-    LineInput input(history_path());
-    const bool person = isatty(STDIN_FILENO) != 0;
+    LineInput input(o_.no_history ? "" : history_path(),
+                    "(Ctrl-C once more leaves and forgets the conversation; /save FILE keeps it)");
+    const bool person = person_ = input.person();
     int failed = 0;
     if (person && !o_.quiet) say("\n/help lists the commands.\n");
     for (;;) {
-      // At the prompt Ctrl-C leaves; during an answer it only stops the answer.
-      std::signal(SIGINT, SIG_DFL);
+      // Of a pipe nobody sits at the prompt: Ctrl-C leaves; during an answer it only stops the answer.
+      if (!person) std::signal(SIGINT, SIG_DFL);
       const auto line = input.read("> ");
+      if (input.left()) return kExitInterrupted;
       if (!line || *line == "/exit") return person || failed == 0 ? 0 : kExitFailed;
       if (line->empty()) continue;
       try {
+        check_text(*line, "line");
         if (line->front() == '/')
           command(*line);
         else
@@ -93,6 +101,7 @@ class Session {
           say("[the model calls {}({})]\n", call.name, call.arguments);
           const auto result = input.read("result> ");
           if (!result) throw std::runtime_error("end of input instead of the result of " + call.name);
+          check_text(*result, "result of " + call.name);
           messages_.push_back({.role = "tool", .content = *result, .name = call.name, .call_id = call.id});
         }
       }
@@ -104,7 +113,7 @@ class Session {
 
   ChatReply answer() {
     interrupted = false;
-    catch_interrupts();
+    if (!person_) catch_interrupts();
     GenerateOptions options = generate_options(engine_, o_.sampling);
     options.cancel = &interrupted;
     ProgressBar bar("prefill", o_.quiet);
@@ -126,6 +135,7 @@ class Session {
     if (!o_.json && !reply.content.empty()) fmt::print("\n");
     std::fflush(stdout);
     last_ = reply.generation;
+    if (reply.generation.finish_reason == "length") say_cut(reply);
     std::vector<ChatToolCall> calls = reply.calls;
     for (size_t i = 0; i < calls.size(); ++i)
       if (calls[i].id.empty()) calls[i].id = fmt::format("call_{}_{}", messages_.size(), i + 1);
@@ -133,6 +143,17 @@ class Session {
     ChatReply out = reply;
     out.calls = calls;
     return out;
+  }
+
+  // An answer that ends in the middle looks like one that does not; with --quiet only one of which nothing is to be
+  // seen is worth a word.
+  void say_cut(const ChatReply& reply) const {
+    const bool nothing = reply.content.empty() && reply.calls.empty();
+    if (o_.quiet && !nothing) return;
+    const int64_t all = reply.generation.prompt_tokens + static_cast<int64_t>(reply.generation.tokens.size());
+    say("note: the answer was cut behind {} tokens{}; {}\n", reply.generation.tokens.size(),
+        nothing ? ", before it said anything" : "",
+        all >= engine_.max_length() ? "the context is full (a larger -c makes room)" : "a larger -n makes room");
   }
 
   void command(const std::string& line) {
@@ -196,16 +217,23 @@ class Session {
     const std::vector<int32_t> prompt = engine_.chat_prompt(messages, settings_);
     const std::string state = state_file(path);
     LoadedPrefix loaded;
+    std::string unfit;
     if (o_.load.prefix_snapshots > 0 && std::filesystem::exists(state)) {
       try {
         loaded = engine_.load_prefix(read_whole_file(state), state, &prompt);
       } catch (const std::exception& e) {
-        throw std::runtime_error(std::string(e.what()) + "; without that file the conversation is computed again");
+        unfit = e.what();  // the text is what counts
       }
     }
     messages_ = std::move(messages);
     if (!o_.quiet) say("{} messages, {} tokens of state\n", messages_.size(), loaded.kept);
-    // Even with --quiet: one of the two files may be damaged.
+    // Of the state even with --quiet: one of the two files may be damaged.
+    if (!unfit.empty())
+      say("note: {}; the conversation is loaded, and its next turn computes all of it again\n", unfit);
+    if (!o_.system.empty() && !o_.quiet &&
+        (messages_.front().role != "system" || messages_.front().content != o_.system))
+      say("note: --system: the loaded conversation has {}; /reset begins a new one with it\n",
+          messages_.front().role == "system" ? "a system message of its own" : "no system message");
     if (loaded.foreign)
       say("note: {}: the state does not belong to this text: 0 of {} tokens kept\n", state, loaded.tokens);
     else if (!loaded.computed_otherwise.empty() && !o_.quiet)
@@ -214,17 +242,24 @@ class Session {
 
   void stats() const {
     const auto rate = [](size_t n, double s) { return s > 0 ? static_cast<double>(n) / s : 0; };
+    if (!last_) {
+      say("no answer yet\n");
+      return;
+    }
+    const Generation& g = *last_;
     say("prompt {} tokens in {:.2f} s, {} of them from earlier turns ({}), answer {} tokens, {:.1f} tokens/s, ended by "
         "{}\n",
-        last_.prompt_tokens, last_.prefill_seconds, last_.cached_tokens, last_.cache_limit, last_.tokens.size(),
-        rate(last_.tokens.size(), last_.decode_seconds), last_.finish_reason);
+        g.prompt_tokens, g.prefill_seconds, g.cached_tokens, g.cache_limit, g.tokens.size(),
+        rate(g.tokens.size(), g.decode_seconds), g.finish_reason);
+  }
+
+  static std::string call_line(const ChatToolCall& call) {
+    return fmt::format("{{\"name\":{},\"arguments\":{}}}", quoted(call.name), call.arguments);
   }
 
   static void print_json(const ChatReply& r) {
     fmt::print("{{\"content\":{},\"reasoning\":{},\"tool_calls\":[", quoted(r.content), quoted(r.reasoning));
-    for (size_t i = 0; i < r.calls.size(); ++i)
-      fmt::print("{}{{\"name\":{},\"arguments\":{}}}", i == 0 ? "" : ",", quoted(r.calls[i].name),
-                 r.calls[i].arguments);
+    for (size_t i = 0; i < r.calls.size(); ++i) fmt::print("{}{}", i == 0 ? "" : ",", call_line(r.calls[i]));
     fmt::print("],\"finish_reason\":\"{}\",\"prompt_tokens\":{},\"completion_tokens\":{}}}\n",
                r.generation.finish_reason, r.generation.prompt_tokens, r.generation.tokens.size());
   }
@@ -232,8 +267,9 @@ class Session {
   const ChatFlags& o_;
   Engine engine_;
   ChatSettings settings_;
+  bool person_ = false;  // whose Ctrl-C goes to LineInput
   std::vector<ChatMessage> messages_;
-  Generation last_;
+  std::optional<Generation> last_;
 };
 
 }  // namespace
@@ -242,6 +278,8 @@ int chat(const ChatFlags& o) {
   if (o.json && !o.prompt) throw UsageError("--json: goes with --prompt");
   check_load(o.load);
   if (o.prompt && o.prompt->empty()) throw UsageError("--prompt: empty");
+  check_text(o.prompt.value_or(""), "--prompt");
+  check_text(o.system, "--system");
   check_sampling(o.sampling, o.load.model);
   ChatSettings settings{.thinking = !o.no_think, .effort = o.effort, .tools_json = {}};
   if (!o.tools.empty()) settings.tools_json = read_text(o.tools);

@@ -50,7 +50,7 @@ struct ChatFlags {
   SamplingFlags sampling;
   std::optional<std::string> prompt;  // one answer, no conversation
   std::string system, effort, tools;  // tools: a JSON file
-  bool no_think = false, json = false, quiet = false;
+  bool no_think = false, no_history = false, json = false, quiet = false;
 };
 int chat(const ChatFlags& options);
 

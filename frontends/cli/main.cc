@@ -272,7 +272,10 @@ class Program {
     c.add_option("-p,--prompt", run_.prompts, "The prompt; may repeat: all are answered at once, printed in order")
         ->take_all()
         ->allow_extra_args(false);
-    c.add_option("-f,--file", run_.file, "File with the prompt; -: standard input")->check(readable);
+    c.add_option("-f,--file", run_.file,
+                 "File with the prompt; -: standard input. One newline at its end is no part of the prompt, as of "
+                 "standard input")
+        ->check(readable);
     c.add_option("--prompts", run_.prompts_file, "File with a prompt a line; -: standard input")->check(readable);
     run_.load.max_sequences = 0;
     c.add_option("-N,--max-num-seqs", run_.load.max_sequences,
@@ -309,12 +312,15 @@ class Program {
                  "States kept of earlier turns, so that the next computes its own part alone; 0: none")
         ->capture_default_str();
     add_sampling(c, chat_.sampling);
-    add_optional(c, "-p,--prompt", chat_.prompt, "One question, one answer");
+    add_optional(c, "-p,--prompt", chat_.prompt,
+                 "One question, one answer; calls of --tools are printed as JSON lines");
     c.add_option("--system,--system-prompt", chat_.system, "System message");
     c.add_option("--effort,--thinking-effort", chat_.effort, "low, medium, high, max")
         ->check(CLI::IsMember({"low", "medium", "high", "max"}));
     c.add_option("--tools", chat_.tools, "JSON file with tools as in the OpenAI API; you type their results")
         ->check(CLI::ExistingFile);
+    c.add_flag("--no-history", chat_.no_history,
+               "Neither read nor write ~/.kdelta_history, the last thousand lines typed on a terminal");
     c.add_flag("--no-think", chat_.no_think, "Answers without a thinking part");
     c.add_flag("--json", chat_.json, "With --prompt: one JSON object");
     c.add_flag("-q,--quiet", chat_.quiet, "Nothing on stderr but errors");
@@ -343,7 +349,9 @@ class Program {
         ->required()
         ->check(CLI::ExistingDirectory);
     c.add_option("-p,--prompt,--text", tokenize_.text, "The text (default: standard input)");
-    c.add_option("-f,--file", tokenize_.file, "File with the text; -: standard input")->check(readable);
+    c.add_option("-f,--file", tokenize_.file,
+                 "File with the text; -: standard input. One newline at its end is no part of it")
+        ->check(readable);
     c.add_flag("--parse-special", tokenize_.specials, "Names of special tokens become these tokens");
     c.add_flag("--ids", tokenize_.ids_only, "Ids on one line");
     c.add_flag("--json", tokenize_.json, "JSON");

@@ -18,7 +18,7 @@ int perplexity(const PerplexityOptions& o) {
   std::vector<int32_t> ids;
   std::string text;
   if (!o.ids) {
-    text = read_prompt_text(o.file.empty() ? "-" : o.file);
+    text = read_whole_text(o.file.empty() ? "-" : o.file);
   } else {
     ids = parse_ids("--ids", *o.ids);
     check_ids("--ids", ids, read_limits(load.model).vocab_size);

@@ -21,8 +21,10 @@ void check(const RunOptions& o) {
       (o.prompts.empty() ? 0 : 1) + (o.file.empty() ? 0 : 1) + (o.prompts_file.empty() ? 0 : 1) + (o.ids ? 1 : 0);
   if (given > 1 || (given == 0 && isatty(STDIN_FILENO) != 0))
     throw UsageError("run: give one of --prompt, --file, --prompts, --ids, or text on standard input");
-  for (const std::string& p : o.prompts)
+  for (const std::string& p : o.prompts) {
     if (p.empty()) throw UsageError("--prompt: empty");
+    check_text(p, "--prompt");
+  }
   if (o.sampling.logprobs && !o.json) throw UsageError("--logprobs: goes with --json");
   check_sampling(o.sampling, o.load.model);
 }
@@ -34,6 +36,7 @@ struct Prompt {
 };
 
 std::vector<Prompt> lines_of(const std::string& text) {
+  check_text(text, "--prompts");
   std::vector<Prompt> all;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -54,7 +57,7 @@ std::vector<Prompt> read_prompts(const RunOptions& o) {
   if (!o.prompts_file.empty()) return lines_of(read_text(o.prompts_file));
   std::vector<Prompt> all;
   for (const std::string& text : o.prompts) all.push_back({{}, text});
-  if (all.empty()) all.push_back({{}, read_prompt_text(o.file.empty() ? "-" : o.file)});
+  if (all.empty()) all.push_back({{}, read_prompt(o.file.empty() ? "-" : o.file)});
   return all;
 }
 

@@ -107,9 +107,26 @@ void check_load(const LoadOptions& options) {
     throw UsageError(fmt::format("--max-model-len: {}, this model's context is {}", options.max_length, most));
 }
 
-std::string read_prompt_text(const std::string& path) {
+std::string name_of_text(const std::string& path) {
+  return path == "-" ? "standard input" : "--file: '" + path + "'";
+}
+
+std::string without_last_newline(std::string text) {
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+std::string read_whole_text(const std::string& path) {
   std::string text = read_text(path);
-  if (text.empty()) throw UsageError(path == "-" ? "standard input: empty" : "--file: '" + path + "' is empty");
+  if (text.empty()) throw UsageError(name_of_text(path) + ": empty");
+  check_text(text, name_of_text(path));
+  return text;
+}
+
+std::string read_prompt(const std::string& path) {
+  std::string text = without_last_newline(read_whole_text(path));
+  if (text.empty()) throw UsageError(name_of_text(path) + ": a newline alone");
   return text;
 }
 

@@ -53,9 +53,14 @@ void check_load(const LoadOptions& options);
 // "1,2,3" or white space between, or the path of a file with such text. Throws UsageError naming the flag and the
 // offending word.
 std::vector<int32_t> parse_ids(const char* flag, const std::string& list_or_file);
-// A whole file, or standard input for "-"; throws UsageError when it is empty.
-std::string read_prompt_text(const std::string& path);
-// The same, and an empty one is a text too.
+// A whole file, or standard input for "-".
 std::string read_text(const std::string& path);
+// The same; throws UsageError when it is empty or no UTF-8.
+std::string read_whole_text(const std::string& path);
+// The same without the newline that ends it (one, of either kind): echo and editors put it there, nobody meant it.
+std::string read_prompt(const std::string& path);
+std::string without_last_newline(std::string text);
+// How messages name what was read from `path`.
+std::string name_of_text(const std::string& path);
 
 }  // namespace kdelta::cli

@@ -13,7 +13,9 @@ int tokenize(const TokenizeOptions& o) {
   LoadOptions load{.model = o.model};
   load.headers_only = true;
   const Engine engine = Engine::load(load);
-  const std::string text = o.text ? *o.text : read_text(o.file.empty() ? "-" : o.file);
+  const std::string path = o.file.empty() ? "-" : o.file;
+  const std::string text = o.text ? *o.text : without_last_newline(read_text(path));
+  check_text(text, o.text ? "--text" : name_of_text(path));
   if (o.decode) {
     const std::vector<int32_t> ids = parse_ids("--decode", text);
     check_ids("--decode", ids, engine.vocab_size());

@@ -3,6 +3,7 @@
 #include "kdelta/api/answer_text.h"
 #include "kdelta/api/engine_impl.h"
 #include "kdelta/core/check.h"
+#include "kdelta/io/json.h"
 
 namespace kdelta {
 namespace {
@@ -37,7 +38,13 @@ ChatOptions options_of(const ChatSettings& s) {
 
 std::vector<int32_t> Engine::chat_prompt(const std::vector<ChatMessage>& messages, const ChatSettings& settings) const {
   std::vector<Message> converted;
-  for (const ChatMessage& m : messages) converted.push_back(message_of(m));
+  for (const ChatMessage& m : messages) {
+    const std::string name = str("message ", converted.size() + 1, " (", printable(m.role), ")");
+    for (const std::string* text : {&m.content, &m.name, &m.reasoning, &m.call_id}) check_text(*text, name);
+    for (const ChatToolCall& c : m.calls)
+      for (const std::string* text : {&c.id, &c.name, &c.arguments}) check_text(*text, name);
+    converted.push_back(message_of(m));
+  }
   return ChatEncoder(impl_->text()).encode(converted, options_of(settings));
 }
 

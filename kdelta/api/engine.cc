@@ -330,6 +330,7 @@ const std::string& Engine::tokenizer_problem() const {
 }
 
 std::vector<int32_t> Engine::tokenize(const std::string& text, bool specials) const {
+  check_text(text, "text");
   return specials ? impl_->text().encode_with_specials(text) : impl_->text().encode(text);
 }
 

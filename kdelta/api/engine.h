@@ -182,7 +182,8 @@ class KDELTA_API Engine {
   bool has_tokenizer() const;
   // Why there is none, when there is none.
   const std::string& tokenizer_problem() const;
-  // Ordinary text; or with the names of special tokens in it recognised.
+  // Ordinary text; or with the names of special tokens in it recognised. Throws for what is no UTF-8, as chat_prompt()
+  // and with it chat() do.
   std::vector<int32_t> tokenize(const std::string& text, bool specials = false) const;
   std::string detokenize(const std::vector<int32_t>& ids, bool show_specials = false) const;
   // The bytes of a token, which may be part of a character; the name of a special token.

@@ -9,6 +9,9 @@
 #include "kdelta/core/check.h"
 #include "kdelta/io/chat_prompt.h"
 #include "kdelta/io/grammar/program.h"
+#include "kdelta/io/json.h"
+#include "kdelta/io/replaceable.h"
+#include "kdelta/io/unicode.h"
 
 namespace kdelta {
 namespace {
@@ -169,6 +172,11 @@ void check_options(const LogitsOptions& o) {
          fs::read_symlink(o.out, unknown).string(), "', expected a file or a new name");
   if (fs::exists(status) && !fs::is_regular_file(status))
     fail(ErrorCode::invalid_argument, "out: '", o.out, "' exists and is no regular file");
+  try {
+    check_not_protected(o.out);
+  } catch (const Error& e) {
+    fail(e.code(), "out: ", e.what());
+  }
   const fs::path folder = fs::path(o.out).parent_path();
   if (!folder.empty() && !fs::is_directory(folder, unknown))
     fail(ErrorCode::invalid_argument, "out: '", o.out, "': there is no folder ", folder.string());
@@ -182,6 +190,14 @@ void check_options(const LogitsOptions& o, const std::string& model) {
   for (const fs::directory_entry& entry : fs::directory_iterator(model, unknown))
     if (fs::equivalent(o.out, entry.path(), unknown))
       fail(ErrorCode::invalid_argument, "out: '", o.out, "' is ", entry.path().string(), ", a file of the model");
+}
+
+void check_text(const std::string& text, const std::string& name) {
+  if (is_utf8(text)) return;
+  size_t at = 0;
+  for (Char c; (c = decode_char(text, at)).state == Utf8::valid;) at += static_cast<size_t>(c.bytes);
+  fail(ErrorCode::invalid_argument, name, ": ", printable(text.substr(at, 1)), " at byte ", at,
+       " is no UTF-8, expected UTF-8 text (iconv converts from other encodings)");
 }
 
 bool refuses_value(const std::exception& error) {

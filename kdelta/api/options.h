@@ -105,6 +105,10 @@ KDELTA_API void check_options(const LogitsOptions& options);
 // And that `out` is no file of the model's directory, by whatever name.
 KDELTA_API void check_options(const LogitsOptions& options, const std::string& model);
 
+// Text of users must be UTF-8: a tokenizer would take any bytes, but what was said could not be written down again.
+// Throws naming `name`, the first byte that belongs to no character and its place.
+void check_text(const std::string& text, const std::string& name);
+
 // True for the errors of this library that refuse a value of the caller's. Their message begins with the option's name:
 // "threads: -1, expected 0 to 1024".
 KDELTA_API bool refuses_value(const std::exception& error);

@@ -78,19 +78,23 @@ TEST_F(ChatFiles, ASavedConversationGoesOnInAnotherProcessWithoutBeingComputedAg
   EXPECT_THAT(cold.err, HasSubstr(" 0 of them from earlier turns (nothing is known of the prompt's beginning)"));
 }
 
-TEST_F(ChatFiles, ATornOrForeignStateIsRefusedAndTheConversationAtHandStays) {
-  const auto refused = [&](const std::string& flags, const std::string& why) {
-    const Result r = talk("Hello\n/load " + path() + "\nHello\n", "-q " + flags);
-    const Result alone = talk("Hello\nHello\n", "-q " + flags);
-    EXPECT_EQ(r.status, 1);
-    EXPECT_EQ(r.out, alone.out);
-    EXPECT_THAT(r.err, testing::AllOf(HasSubstr("kdelta: " + path() + ".state: " + why),
-                                      HasSubstr("; without that file the conversation is computed again")));
+TEST_F(ChatFiles, OfAStateThatDoesNotFitOnlyTheTextIsLoadedAndComputedAgain) {
+  const std::string state = path() + ".state";
+  const auto noted = [&](const std::string& flags, const std::string& why) {
+    const std::string lines = "/load " + path() + "\nAnd who was his son?\n/stats\n";
+    const Result r = talk(lines, "-q " + flags);
+    EXPECT_EQ(r.status, 0);
+    EXPECT_THAT(r.err, testing::AllOf(HasSubstr("note: " + state + ": " + why),
+                                      HasSubstr("; the conversation is loaded, and its next turn computes all of it"),
+                                      HasSubstr(" 0 of them from earlier turns")));
+    fs::rename(state, state + ".away");
+    EXPECT_EQ(r.out, talk(lines, "-q " + flags).out) << "as from the text alone";
+    fs::rename(state + ".away", state);
   };
-  refused("--state-dtype bf16", "recurrent of layer 0: F32");
-  refused("--load-format dummy", "of another model, number ");
-  fs::resize_file(path() + ".state", fs::file_size(path() + ".state") - 1);
-  refused("", "torn: ");
+  noted("--state-dtype bf16", "recurrent of layer 0: F32");
+  noted("--load-format dummy", "of another model, number ");
+  fs::resize_file(state, fs::file_size(state) - 1);
+  noted("", "torn: ");
   EXPECT_EQ(talk("/load " + path() + "\n", "-q --prefix-snapshots 0").status, 0) << "no state is asked for";
 }
 
@@ -153,6 +157,8 @@ TEST(Chat, AnAnswerCutByMaxTokensShowsNoPieceOfItsEndMark) {
 TEST_F(ChatFiles, WhatIsNoConversationIsRefusedByName) {
   std::ofstream(folder_ + "/bad") << "{\"role\":\"robot\",\"content\":\"x\"}\n";
   std::ofstream(folder_ + "/empty");
+  std::ofstream(folder_ + "/kept") << "kept";
+  fs::permissions(folder_ + "/kept", fs::perms{0444});
   for (const auto& [line, why] : std::initializer_list<std::pair<std::string, const char*>>{
            {"/load", "/load: no file named"},
            {"/save", "/save: no file named"},
@@ -163,22 +169,26 @@ TEST_F(ChatFiles, WhatIsNoConversationIsRefusedByName) {
            {"/load " + folder_, ": not a regular file"},
            {"/save " + folder_ + "/nothing", "/save: nothing has been said"},
            {"Hello\n/save " + folder_, "no regular file"},
+           {"Hello\n/save " + folder_ + "/kept", "/kept: is write-protected"},
            {"Hello\n/save /nonesuch/x", "/nonesuch/x: cannot create"}}) {
     const Result r = talk(line + "\n", "-q");
     EXPECT_EQ(r.status, 1) << line;
     EXPECT_THAT(r.err, HasSubstr(why)) << line;
   }
+  EXPECT_EQ(fs::file_size(folder_ + "/kept"), 4u);
 }
 
 // The program on a pseudo terminal.
 class Terminal {
  public:
-  explicit Terminal(const std::string& home) {
+  // `variables`: "NAME=VALUE".
+  explicit Terminal(const std::string& home, std::vector<std::string> variables = {}, const std::string& flag = "-q") {
     child_ = forkpty(&fd_, nullptr, nullptr, nullptr);
     if (child_ == 0) {
       setenv("HOME", home.c_str(), 1);
       setenv("TERM", "dumb", 1);
-      execl(KDELTA_PROGRAM, KDELTA_PROGRAM, "chat", "models/tiny-k3", "-q", nullptr);
+      for (std::string& v : variables) putenv(v.data());
+      execl(KDELTA_PROGRAM, KDELTA_PROGRAM, "chat", "models/tiny-k3", "-q", flag.c_str(), nullptr);
       _exit(99);
     }
   }
@@ -212,20 +222,141 @@ class Terminal {
   std::string shown_;
 };
 
-TEST(ChatOnATerminal, KeepsItsHistoryThroughCtrlCAtThePrompt) {
+class ChatOnATerminal : public testing::Test {
+ protected:
+  ChatOnATerminal() { EXPECT_NE(mkdtemp(home_.data()), nullptr); }
+  ~ChatOnATerminal() override { fs::remove_all(home_); }
+  std::string text_of(const std::string& name) const {
+    std::ifstream file(home_ + "/" + name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::string home_ = testing::TempDir() + "kdelta_home_XXXXXX";
+};
+
+TEST_F(ChatOnATerminal, KeepsItsHistoryThroughCtrlCAtThePromptUnlessAskedNotTo) {
   if (!KDELTA_HAS_HISTORY) GTEST_SKIP() << "built without libedit: lines have no history";
-  std::string home = testing::TempDir() + "kdelta_home_XXXXXX";
-  ASSERT_NE(mkdtemp(home.data()), nullptr);
-  Terminal t(home);
+  for (const char* flag : {"--no-history", "-q"}) {
+    Terminal t(home_, {}, flag);
+    ASSERT_TRUE(t.wait_for("> "));
+    t.type("/nonesuch\n");
+    ASSERT_TRUE(t.wait_for("/nonesuch: unknown"));
+    ASSERT_TRUE(t.wait_for("> "));
+    t.type("\x03");
+    ASSERT_TRUE(t.wait_for("/save FILE keeps it"));
+    t.type("\x03");
+    EXPECT_EQ(t.wait_for_end(), 130);
+    EXPECT_EQ(fs::exists(home_ + "/.kdelta_history"), flag == std::string("-q"));
+  }
+  EXPECT_THAT(text_of(".kdelta_history"), HasSubstr("/nonesuch"));
+}
+
+TEST_F(ChatOnATerminal, EveryCharacterTypedArrivesWhateverTheLocale) {
+  const std::string typed = "na\xc3\xafve \xe8\xaa\x9e \xf0\x9f\x99\x82 e\xcc\x81";
+  // A name that no system has, and a system that has no locale at all.
+  for (const std::vector<std::string>& locale : {std::vector<std::string>{"LC_ALL=C"},
+                                                 {"LC_ALL=C.UTF-8"},
+                                                 {"LC_ALL=xx_YY.UTF-8"},
+                                                 {"LC_ALL=C", "LOCPATH=/nonesuch"}}) {
+    Terminal t(home_, locale);
+    ASSERT_TRUE(t.wait_for("> "));
+    t.type("/system " + typed + "\n");
+    t.type("/save " + home_ + "/talk\n/stats\n");
+    ASSERT_TRUE(t.wait_for("no answer yet"));
+    ASSERT_TRUE(t.wait_for("> "));  // before it, this key would be the terminal's own
+    t.type("\x04");
+    EXPECT_EQ(t.wait_for_end(), 0);
+    EXPECT_EQ(text_of("talk"), "{\"role\":\"system\",\"content\":\"" + typed + "\"}\n") << locale.back();
+  }
+}
+
+TEST_F(ChatOnATerminal, ABackspaceTakesAWholeCharacterAndABrokenOneIsSeen) {
+  if (!KDELTA_HAS_HISTORY) GTEST_SKIP() << "built without libedit: the terminal edits its lines";
+  Terminal t(home_, {"LC_ALL=C"});
   ASSERT_TRUE(t.wait_for("> "));
-  t.type("/nonesuch\n");
-  ASSERT_TRUE(t.wait_for("/nonesuch: unknown"));
+  t.type(
+      "/system a\xc3\xaf\x7f"
+      "b\xef"
+      "c\n/save " +
+      home_ + "/talk\n/exit\n");
+  EXPECT_EQ(t.wait_for_end(), 0);
+  EXPECT_EQ(text_of("talk"),
+            "{\"role\":\"system\",\"content\":\"ab\xef\xbf\xbd"
+            "c\"}\n");
+}
+
+TEST_F(ChatOnATerminal, CtrlCClearsTheLineAndNeverEndsTheProgramUnlessTwiceInARowOnAnEmptyOne) {
+  Terminal t(home_);
   ASSERT_TRUE(t.wait_for("> "));
-  t.type("\x03");
-  EXPECT_EQ(t.wait_for_end(), 130);
-  std::ifstream file(home + "/.kdelta_history");
-  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(file), {}), HasSubstr("/nonesuch"));
-  fs::remove_all(home);
+  t.type("/system kept\n");
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(t.wait_for("> "));
+    t.type("/exit");
+    ASSERT_TRUE(t.wait_for("/exit"));  // a terminal forgets at Ctrl-C what nobody has read
+    t.type("\x03");
+    ASSERT_TRUE(t.wait_for("> "));
+    t.type("\x03");
+    ASSERT_TRUE(t.wait_for("/save FILE keeps it"));
+    ASSERT_TRUE(t.wait_for("> "));
+    t.type("/stats\n");
+    ASSERT_TRUE(t.wait_for("no answer yet"));
+  }
+  t.type("/save " + home_ + "/talk\n/exit\n");
+  EXPECT_EQ(t.wait_for_end(), 0);
+  EXPECT_THAT(text_of("talk"), HasSubstr("kept"));
+}
+
+TEST_F(ChatOnATerminal, HoweverOftenCtrlCIsPressedInAnAnswerItEndsNoMoreThanTheAnswer) {
+  Terminal t(home_, {"KDELTA_ARG_IGNORE_EOS=1", "KDELTA_ARG_MAX_TOKENS=-1"});
+  ASSERT_TRUE(t.wait_for("> "));
+  t.type("What does light mean?\n");
+  ASSERT_TRUE(t.wait_for("light mean?"));
+  usleep(300'000);
+  t.type("\x03\x03\x03");
+  ASSERT_TRUE(t.wait_for("> "));
+  t.type("/stats\n");
+  ASSERT_TRUE(t.wait_for("ended by cancelled"));
+  t.type("/exit\n");
+  EXPECT_EQ(t.wait_for_end(), 0);
+}
+
+TEST(Chat, TextThatIsNoUtf8IsRefusedByItsPlaceWhereverItComesFrom) {
+  const std::string bad = testing::TempDir() + "kdelta_latin1_" + std::to_string(getpid());
+  std::ofstream(bad) << "caf\xe9 au lait\n";
+  const std::string word = "\"$(cat " + bad + ")\"";
+  for (const auto& [command, name, status] : std::initializer_list<std::tuple<std::string, std::string, int>>{
+           {"run models/tiny-k3 -p " + word, "--prompt: ", 2},
+           {"run models/tiny-k3 -f " + bad, "--file: '" + bad + "': ", 2},
+           {"run models/tiny-k3 <" + bad, "standard input: ", 2},
+           {"run models/tiny-k3 --prompts " + bad, "--prompts: ", 2},
+           {"tokenize models/tiny-k3 -p " + word, "--text: ", 2},
+           {"perplexity models/tiny-k3 -f " + bad, "--file: '" + bad + "': ", 2},
+           {"chat models/tiny-k3 -p " + word, "--prompt: ", 2},
+           {"chat models/tiny-k3 -p x --system " + word, "--system: ", 2},
+           {"chat models/tiny-k3 -q <" + bad, "line: ", 1}}) {
+    const Result r = run_program(command, "");
+    EXPECT_EQ(r.status, status) << command;
+    EXPECT_EQ(r.out, "") << command;
+    EXPECT_THAT(r.err, HasSubstr("kdelta: " + name + "\\xe9 at byte 3 is no UTF-8")) << command;
+  }
+  fs::remove(bad);
+}
+
+TEST(Chat, AnAnswerThatWasCutSaysSoAndQuietlyOnlyWhenThereIsNothingToSee) {
+  const auto ask = [](const std::string& flags) {
+    return run_program("chat models/tiny-k3 --temp 0 -p 'What does dark mean?' " + flags).err;
+  };
+  EXPECT_THAT(ask("-n 40"), HasSubstr("note: the answer was cut behind 40 tokens; a larger -n makes room"));
+  EXPECT_THAT(ask("-n 40 -c 64 -n -1 --ignore-eos"), HasSubstr("the context is full (a larger -c makes room)"));
+  EXPECT_THAT(ask("-n 4 -q"), HasSubstr("cut behind 4 tokens, before it said anything"));
+  EXPECT_EQ(ask("-n 40 -q"), "");
+  EXPECT_THAT(ask("-n 100"), testing::Not(HasSubstr("cut")));
+}
+
+TEST_F(ChatFiles, ASystemMessageOfTheCommandLineThatALoadedConversationLacksIsNoted) {
+  const std::string load = "/load " + path() + "\n";
+  EXPECT_THAT(talk(load, "--system Briefly.").err,
+              HasSubstr("note: --system: the loaded conversation has no system message"));
+  EXPECT_THAT(talk(load).err, testing::Not(HasSubstr("--system")));
 }
 
 }  // namespace

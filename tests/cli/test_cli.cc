@@ -42,6 +42,19 @@ TEST(Program, ThePromptMayComeFromStdinFileOrIds) {
   EXPECT_EQ(run_program(std::string("run ") + kTiny + " --ids '" + ids.out + "'" + tail).out, flag.out);
 }
 
+TEST(Program, OneNewlineAtTheEndOfAFileOrOfStandardInputIsNoPartOfThePrompt) {
+  const std::string bare = run_program("run models/tiny-k3 -n 12 --temp 0 -q -p 'In the beginning God'").out;
+  for (const char* text : {"In the beginning God", "In the beginning God\\n", "In the beginning God\\r\\n"})
+    EXPECT_EQ(run_program("run models/tiny-k3 -n 12 --temp 0 -q", "", "printf '" + std::string(text) + "' |").out, bare)
+        << text;
+  const auto ids = [](const char* text) {
+    return run_program("tokenize models/tiny-k3 --ids", "", "printf '" + std::string(text) + "' |").out;
+  };
+  EXPECT_EQ(ids("God\\n"), ids("God"));
+  EXPECT_NE(ids("God\\n\\n"), ids("God\\n")) << "one, not all";
+  EXPECT_EQ(run_program("run models/tiny-k3", "", "echo |").status, 2);
+}
+
 TEST(Program, JsonHoldsTextTokensAndReason) {
   const Result r = run_program(std::string("run ") + kTiny + " -p 'And' -n 3 --json --seed 5 --logprobs 1");
   EXPECT_EQ(r.status, 0);
@@ -204,7 +217,7 @@ TEST(Program, DiagnosticsThatNobodyCanReadLoseNoResult) {
   }
 }
 
-TEST(Program, LogitsNeverReplaceAFileOfTheModel) {
+TEST(Program, LogitsNeverReplaceAFileOfTheModelOrOneThatIsWriteProtected) {
   const fs::path folder = fs::temp_directory_path() / ("kdelta_own_" + std::to_string(getpid()));
   fs::remove_all(folder);
   fs::create_directories(folder / "other");
@@ -212,14 +225,17 @@ TEST(Program, LogitsNeverReplaceAFileOfTheModel) {
     if (entry.path().filename() != "golden.safetensors") fs::copy(entry.path(), folder);
   fs::create_hard_link(folder / "config.json", folder / "other/name");
   fs::create_symlink("nowhere", folder / "other/dangling");
+  std::ofstream(folder / "other/kept") << "kept";
+  fs::permissions(folder / "other/kept", fs::perms{0444});
   const std::string base = "logits " + folder.string() + " --ids 1,2 --out " + folder.string();
   for (const auto& [name, told] : std::initializer_list<std::pair<const char*, const char*>>{
            {"/config.json", "a file of the model"},
            {"/other/name", "/config.json, a file of the model"},
+           {"/other/kept", "kept: is write-protected"},
            {"/other/dangling", "dangling' is a symbolic link to 'nowhere'"}}) {
     const Result r = run_program(base + name);
     EXPECT_EQ(r.status, 2) << r.err;
-    EXPECT_THAT(r.err, AllOf(HasSubstr("--out: '"), HasSubstr(told)));
+    EXPECT_THAT(r.err, AllOf(HasSubstr("--out: "), HasSubstr(told)));
   }
   fs::remove_all(folder);
 }

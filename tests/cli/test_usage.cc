@@ -133,6 +133,9 @@ std::vector<Wrong> wrong_flags() {
       {"logits", "--ids 1 --out x --chunk -1", "--chunk: -1"},
       {"logits", "--ids 1 --out x --dump everything", "--dump: 'everything', accepted: layers, router, state"},
       {"logits", "--ids 1 --out /nowhere/x", "--out: '/nowhere/x': there is no folder /nowhere"},
+      {"generate", "-i README.md -o /nonesuch/x", "--output: /nonesuch/x: there is no folder /nonesuch"},
+      {"generate", "-i README.md -o /dev/null", "--output: /dev/null: no regular file"},
+      {"generate", "-i README.md -o README.md", "--output: README.md: the same file as the input"},
       {"tokenize", "-p x -f README.md", "give one of --text, --file"},
       {"run", "-p x --nonesuch 3", "--nonesuch"}};
   all.insert(all.end(), std::begin(own), std::end(own));
@@ -198,7 +201,7 @@ TEST(Usage, ARefusalForWantOfMemoryNamesOnlyFlagsOfTheCommand) {
            {"run", "--prompts README.md", "--max-num-seqs 16"},
            {"chat", "-p x", "--prefix-snapshots 2"},
            {"chat", "-p x --drafts 3", "--drafts 3"},
-           {"generate", "-i README.md -o /nonesuch/x", "--max-num-seqs 16"},
+           {"generate", "-i README.md -o x", "--max-num-seqs 16"},
            {"perplexity", "--ids 1,2,3", "--window 3"},
            {"perplexity", "--ids 1,2,3 -c 900", "--max-model-len 900"},
            {"bench", "", "the longest of --n-prompt, --n-gen and --n-depth 514"},
