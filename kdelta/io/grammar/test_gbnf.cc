@@ -14,9 +14,9 @@ std::string refusal(const std::string& text) {
 
 void expect_reads(const std::string& grammar, const std::vector<std::string>& good,
                   const std::vector<std::string>& bad) {
-  const Grammar g = parse_gbnf(grammar);
-  for (const std::string& t : good) EXPECT_TRUE(reads(g, t)) << grammar << "\n'" << t << "'";
-  for (const std::string& t : bad) EXPECT_FALSE(reads(g, t)) << grammar << "\n'" << t << "'";
+  Recogniser g(parse_gbnf(grammar));
+  for (const std::string& t : good) EXPECT_TRUE(g.reads(t)) << grammar << "\n'" << t << "'";
+  for (const std::string& t : bad) EXPECT_FALSE(g.reads(t)) << grammar << "\n'" << t << "'";
 }
 
 TEST(Gbnf, ReadsEveryElementAsLlamaCppDoes) {

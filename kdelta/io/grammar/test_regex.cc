@@ -22,9 +22,9 @@ std::string refusal(std::string_view pattern) {
 
 void expect_reads(std::string_view pattern, const std::vector<std::string>& good, const std::vector<std::string>& bad,
                   Anchors anchors = Anchors::whole) {
-  const Grammar g = of(pattern, anchors);
-  for (const std::string& t : good) EXPECT_TRUE(reads(g, t)) << pattern << " '" << t << "'";
-  for (const std::string& t : bad) EXPECT_FALSE(reads(g, t)) << pattern << " '" << t << "'";
+  Recogniser g(of(pattern, anchors));
+  for (const std::string& t : good) EXPECT_TRUE(g.reads(t)) << pattern << " '" << t << "'";
+  for (const std::string& t : bad) EXPECT_FALSE(g.reads(t)) << pattern << " '" << t << "'";
 }
 
 TEST(Regex, ReadsTheSyntaxThatEnginesShare) {
@@ -97,13 +97,13 @@ TEST(Regex, AgreesWithTheStandardLibraryOnRandomPatterns) {
   };
   for (int round = 0; round < 150; ++round) {
     const std::string p = pattern(3);
-    const Grammar g = of(p), searched = of(p, Anchors::search);
+    Recogniser whole(of(p)), searched(of(p, Anchors::search));
     const std::regex reference(p);
     for (int t = 0; t < 3 * 3 * 3 * 3; ++t) {
       std::string text;
       for (int rest = t; rest > 0; rest /= 3) text += "abc"[rest % 3];
-      ASSERT_EQ(reads(g, text), std::regex_match(text, reference)) << p << " '" << text << "'";
-      ASSERT_EQ(reads(searched, text), std::regex_search(text, reference)) << p << " '" << text << "'";
+      ASSERT_EQ(whole.reads(text), std::regex_match(text, reference)) << p << " '" << text << "'";
+      ASSERT_EQ(searched.reads(text), std::regex_search(text, reference)) << p << " '" << text << "'";
     }
   }
 }

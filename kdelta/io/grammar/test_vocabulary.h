@@ -41,12 +41,18 @@ inline bool has(std::span<const uint32_t> bits, int32_t token) {
   return (bits[static_cast<size_t>(token) / 32] >> token % 32 & 1) != 0;
 }
 
-// The whole text is read by the grammar.
-inline bool reads(const Grammar& g, std::string_view text) {
-  Automaton a(std::make_shared<const Program>(g));
-  Automaton::State s = a.start();
-  for (const char c : text) s = a.next(s, static_cast<uint8_t>(c));
-  return a.accepts(s);
-}
+// Whether whole texts are read by a grammar.
+class Recogniser {
+ public:
+  explicit Recogniser(const Grammar& g) : automaton_(std::make_shared<const Program>(g)) {}
+  bool reads(std::string_view text) {
+    Automaton::State s = automaton_.start();
+    for (const char c : text) s = automaton_.next(s, static_cast<uint8_t>(c));
+    return automaton_.accepts(s);
+  }
+
+ private:
+  Automaton automaton_;
+};
 
 }  // namespace kdelta::grammar

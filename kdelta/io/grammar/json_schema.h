@@ -1,0 +1,24 @@
+// JSON Schema as a grammar of the documents that are valid under it. Members come in the order of `properties`, those
+// that are only `required` behind them, then any others; numbers and white space are as json_rules.h says, and names,
+// constants and what a pattern or format describes are spelled as json.dumps spells them.
+//
+// Keywords: type, enum, const; properties, required, additionalProperties; items, prefixItems, minItems, maxItems;
+// minLength, maxLength, pattern, format (date-time, date, time, uuid, ipv4, email); minimum, maximum, exclusiveMinimum,
+// exclusiveMaximum (whole bounds), multipleOf 1; anyOf, allOf, oneOf (of alternatives that exclude each other);
+// $ref within the document, $defs, definitions; annotations. true, false and {} are schemas.
+#pragma once
+
+#include "kdelta/io/grammar/grammar.h"
+#include "kdelta/io/json.h"
+
+namespace kdelta::grammar {
+
+// The rule of its documents. Throws Error(invalid_argument) naming the place and the keyword: one that is not among
+// these or of the wrong type, a $ref to nothing, keywords together that the grammar cannot say.
+RuleId read_json_schema(Grammar& out, const Json& schema);
+// The same of text, at most 1 MiB of it.
+RuleId read_json_schema(Grammar& out, std::string_view text);
+// Any object.
+RuleId json_object_rule(Grammar& out);
+
+}  // namespace kdelta::grammar
