@@ -24,6 +24,9 @@ struct SamplingFlags {
   std::optional<int32_t> logprobs;
   bool ignore_eos = false, show_specials = false;
   std::vector<std::string> stop, logit_bias;
+  std::string grammar, json_schema, regex;  // grammar: a file; json_schema: a file or the text itself
+  std::vector<std::string> choices;
+  bool json_object = false;
 };
 
 struct RunOptions {

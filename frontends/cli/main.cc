@@ -160,6 +160,14 @@ void add_sampling(CLI::App& c, SamplingFlags& f) {
   c.add_option("--min-tokens", f.min_tokens, "No end before that many tokens");
   c.add_option("--logit-bias", f.logit_bias, "ID=BIAS, may repeat")->take_all()->allow_extra_args(false);
   c.add_flag("--ignore-eos", f.ignore_eos, "Go on behind end markers");
+  c.add_option("--grammar", f.grammar, "File in GBNF (llama.cpp's grammars): the answer is a text of it")
+      ->check(CLI::ExistingFile);
+  c.add_option("--json-schema", f.json_schema, "JSON Schema, as text or a file: the answer is valid under it");
+  c.add_flag("--json-object", f.json_object, "The answer is a JSON object");
+  c.add_option("--regex", f.regex, "The answer matches this pattern as a whole");
+  c.add_option("--choice", f.choices, "The answer is this text; may repeat: one of these")
+      ->take_all()
+      ->allow_extra_args(false);
 }
 
 // What makes sense for text alone: a chat's answer has a structure that strings and shown tokens would break.
@@ -192,7 +200,8 @@ class Program {
     add_logits();
     add_quantize();
     app_.footer(
-        "Of a flag given twice the last counts; --stop, --logit-bias, run's --prompt and bench's lists collect "
+        "Of a flag given twice the last counts; --stop, --logit-bias, --choice, run's --prompt and bench's lists "
+        "collect "
         "all.\nEvery long flag "
         "is "
         "also an environment variable: --max-tokens is KDELTA_ARG_MAX_TOKENS.\nExit codes: 0 done, 1 failed, 2 wrong "

@@ -1,8 +1,10 @@
 #include "frontends/cli/sampling.h"
 
 #include <charconv>
+#include <filesystem>
 #include <random>
 
+#include "frontends/cli/terminal.h"
 #include "frontends/cli/usage.h"
 
 namespace kdelta::cli {
@@ -36,6 +38,28 @@ uint64_t parse_seed(const std::string& text) {
   return seed;
 }
 
+std::string schema_text(const std::string& text_or_file) {
+  if (text_or_file.starts_with('{')) return text_or_file;
+  std::error_code no_file;
+  if (!std::filesystem::is_regular_file(text_or_file, no_file))
+    throw UsageError("--json-schema: '" + text_or_file + "' is no file, and no text that begins with {");
+  return read_text(text_or_file);
+}
+
+std::optional<Constraint> constraint_of(const SamplingFlags& f) {
+  std::vector<Constraint> given;
+  using Kind = Constraint::Kind;
+  if (!f.grammar.empty()) given.push_back({.kind = Kind::grammar, .text = read_text(f.grammar)});
+  if (const auto& s = f.json_schema; !s.empty()) given.push_back({.kind = Kind::json_schema, .text = schema_text(s)});
+  if (!f.regex.empty()) given.push_back({.kind = Kind::regex, .text = f.regex});
+  if (!f.choices.empty()) given.push_back({.kind = Kind::choice, .choices = f.choices});
+  if (f.json_object) given.push_back({.kind = Kind::json_object});
+  if (given.size() > 1)
+    throw UsageError("--grammar, --json-schema, --json-object, --regex, --choice: more than one given");
+  if (given.empty()) return std::nullopt;
+  return given.front();
+}
+
 GenerateOptions given_over(GenerateOptions o, const SamplingFlags& f) {
   o.temperature = f.temperature.value_or(o.temperature);
   o.top_p = f.top_p.value_or(o.top_p);
@@ -53,6 +77,7 @@ GenerateOptions given_over(GenerateOptions o, const SamplingFlags& f) {
   o.show_specials = f.show_specials;
   o.stop = f.stop;
   for (const std::string& b : f.logit_bias) add_bias(b, o);
+  o.constraint = constraint_of(f);
   return o;
 }
 

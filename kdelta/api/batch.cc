@@ -64,6 +64,10 @@ std::string request_number(const Line& line, uint64_t model, const GenerateOptio
   for (const auto& [token, bias] : d.logit_bias) all += str(' ', token, ':', bias);
   for (const int32_t id : d.stop_ids) all += str(' ', id);
   for (const std::string& text : d.stop) all += str('\n', text);
+  if (const auto& c = d.constraint) {
+    all += str('\n', static_cast<int>(c->kind), ' ', c->text);
+    for (const std::string& text : c->choices) all += str('\n', text);
+  }
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const char c : all) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
   constexpr char kDigits[] = "0123456789abcdef";

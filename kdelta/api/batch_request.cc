@@ -47,6 +47,42 @@ void read_max_tokens(const JsonReader& body, int64_t& out) {
   if (old || now) out = now.value_or(old.value_or(0));
 }
 
+// response_format of the OpenAI API; structured_outputs of vLLM for the rest.
+void read_constraint(const JsonReader& body, GenerateOptions& o) {
+  using Kind = Constraint::Kind;
+  const auto set = [&](Kind kind, std::string text) {
+    if (o.constraint) body.refuse("structured_outputs", "one constraint");
+    o.constraint = Constraint{.kind = kind, .text = std::move(text)};
+  };
+  if (const auto format = body.find<JsonReader>("response_format")) {
+    o.constraint.reset();
+    const auto type = format->get<std::string>("type");
+    if (type == "json_schema") {
+      const auto schema = format->get<JsonReader>("json_schema");
+      (void)schema.find<std::string>("name"), (void)schema.find<std::string>("description");
+      if (!schema.find<bool>("strict").value_or(true)) schema.refuse("strict", "true");
+      if (schema.kind("schema") != Json::Kind::object) schema.refuse("schema", "a JSON Schema");
+      set(Kind::json_schema, json_text(*schema.raw("schema")));
+    } else if (type == "json_object") {
+      set(Kind::json_object, "");
+    } else if (type != "text") {
+      format->refuse("type", "text, json_object or json_schema");
+    }
+  }
+  if (const auto outputs = body.find<JsonReader>("structured_outputs")) {
+    if (!body.kind("response_format")) o.constraint.reset();
+    if (const Json* schema = outputs->raw("json"))
+      set(Kind::json_schema, schema->kind() == Json::Kind::string ? schema->string() : json_text(*schema));
+    if (const auto regex = outputs->find<std::string>("regex")) set(Kind::regex, *regex);
+    if (const auto grammar = outputs->find<std::string>("grammar")) set(Kind::grammar, *grammar);
+    if (outputs->find<bool>("json_object").value_or(false)) set(Kind::json_object, "");
+    if (const auto choices = outputs->find<std::vector<std::string>>("choice")) {
+      set(Kind::choice, "");
+      o.constraint->choices = *choices;
+    }
+  }
+}
+
 GenerateOptions options_of(const JsonReader& body, GenerateOptions o) {
   read_max_tokens(body, o.max_tokens);
   read_if<int64_t>(body, "min_tokens", o.min_tokens);
@@ -66,6 +102,7 @@ GenerateOptions options_of(const JsonReader& body, GenerateOptions o) {
     o.stop = {body.get<std::string>("stop")};
   else if (const auto stop = body.find<std::vector<std::string>>("stop"))
     o.stop = *stop;
+  read_constraint(body, o);
   check_options(o);
   return o;
 }
@@ -81,8 +118,6 @@ void read_values_that_are_off(const JsonReader& body) {
   if (body.kind("logprobs").value_or(Json::Kind::null) == Json::Kind::integer) body.refuse("logprobs", "false or null");
   if (body.find<bool>("logprobs").value_or(false)) body.refuse("logprobs", "false or null");
   if (!body.find<std::string>("suffix").value_or("").empty()) body.refuse("suffix", "an empty string");
-  if (const auto format = body.find<JsonReader>("response_format"))
-    if (format->get<std::string>("type") != "text") format->refuse("type", "text");
   for (const char* field : {"user", "metadata", "store", "model", "service_tier", "safety_identifier",
                             "prompt_cache_key", "prompt_cache_retention", "stream_options"})
     (void)body.raw(field);
@@ -111,6 +146,11 @@ std::vector<int32_t> chat_prompt_of(const Engine& engine, const JsonReader& body
   if (choice != "auto" && (choice != "none" || !settings.tools_json.empty())) body.refuse("tool_choice", "auto");
   if (!body.find<bool>("parallel_tool_calls").value_or(true)) body.refuse("parallel_tool_calls", "true");
   check_options(settings);
+  if (auto& constraint = r.task.options.constraint) {
+    constraint->chat = true;
+    constraint->thinking = r.thinking;
+    constraint->calls = !settings.tools_json.empty() && choice == "auto";
+  }
   return engine.chat_prompt(messages, settings);
 }
 

@@ -60,6 +60,11 @@ ChatReply Engine::chat(const std::vector<ChatMessage>& messages, const ChatSetti
   GenerateOptions with_stops = options;
   if (!options.ignore_eos)
     with_stops.stop_ids.insert(with_stops.stop_ids.end(), encoder.stop_ids().begin(), encoder.stop_ids().end());
+  if (with_stops.constraint) {
+    with_stops.constraint->chat = true;
+    with_stops.constraint->thinking = settings.thinking;
+    with_stops.constraint->calls = with_stops.constraint->calls || !settings.tools_json.empty();
+  }
   AnswerReader reader(impl_->text(), encoder.format(), settings.thinking);
   ChatReply reply;
   const auto take = [&](const AnswerDelta& d) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "kdelta/core/check.h"
+#include "kdelta/io/grammar/chat_answer.h"
 #include "kdelta/io/grammar/gbnf.h"
+#include "kdelta/io/grammar/json_schema.h"
 #include "kdelta/io/grammar/matcher.h"
 #include "kdelta/io/grammar/regex.h"
 #include "kdelta/io/json.h"
@@ -17,6 +19,10 @@ constexpr size_t kMostChoices = 100'000;
 
 const char* name_of(Constraint::Kind kind) {
   switch (kind) {
+    case Constraint::Kind::json_object:
+      return "json_object";
+    case Constraint::Kind::json_schema:
+      return "json_schema";
     case Constraint::Kind::choice:
       return "choice";
     case Constraint::Kind::regex:
@@ -40,6 +46,10 @@ grammar::ExprId choice_of(grammar::Grammar& g, const std::vector<std::string>& c
 grammar::ExprId text_of(grammar::Grammar& g, const Constraint& c) {
   const auto plain = [&](const grammar::CharSet& set) { return g.chars(set); };
   switch (c.kind) {
+    case Constraint::Kind::json_object:
+      return g.call(grammar::json_object_rule(g));
+    case Constraint::Kind::json_schema:
+      return g.call(grammar::read_json_schema(g, c.text));
     case Constraint::Kind::choice:
       return choice_of(g, c.choices);
     case Constraint::Kind::regex:
@@ -52,7 +62,7 @@ grammar::ExprId text_of(grammar::Grammar& g, const Constraint& c) {
 
 // Everything that a compiled constraint depends on.
 std::string key_of(const Constraint& c) {
-  std::string key = str(static_cast<int>(c.kind), ":", c.text.size(), ":", c.text);
+  std::string key = str(static_cast<int>(c.kind), c.chat, c.thinking, c.calls, ":", c.text.size(), ":", c.text);
   for (const std::string& choice : c.choices) key += str(":", choice.size(), ":", choice);
   return key;
 }
@@ -94,10 +104,15 @@ class GrammarConstraint : public runtime::TokenConstraint {
 
 }  // namespace
 
-grammar::Grammar grammar_of(const Constraint& constraint) {
+grammar::Grammar grammar_of(const Constraint& constraint, const Tokenizer* tokenizer) {
   grammar::Grammar g(name_of(constraint.kind));
-  const grammar::RuleId root = g.rule("");
-  g.define(root, text_of(g, constraint));
+  const grammar::RuleId root = g.rule(""), content = g.rule("");
+  g.define(content, text_of(g, constraint));
+  grammar::ExprId answer = g.call(content);
+  if (constraint.chat && tokenizer != nullptr)
+    answer = grammar::chat_answer(g, *tokenizer, ChatEncoder(*tokenizer).format(),
+                                  {.thinking = constraint.thinking, .calls = constraint.calls}, answer);
+  g.define(root, answer);
   return g;
 }
 
@@ -120,7 +135,7 @@ std::shared_ptr<grammar::Masker> Constraints::masker_of(const Constraint& constr
     trie = trie_;
   }
   // Compiled without the lock: nobody waits for another one's grammar.
-  const auto program = std::make_shared<const grammar::Program>(grammar_of(constraint));
+  const auto program = std::make_shared<const grammar::Program>(grammar_of(constraint, &tokenizer_));
   auto masker = std::make_shared<grammar::Masker>(program, std::move(trie));
   const std::lock_guard lock(mutex_);
   if (find()) return entries_.front().masker;

@@ -17,9 +17,9 @@ class Masker;
 class TokenTrie;
 }  // namespace grammar
 
-// The texts that the constraint allows. Throws Error(invalid_argument) naming the field, what was found in it and
-// where.
-grammar::Grammar grammar_of(const Constraint& constraint);
+// The texts that the constraint allows; without a tokenizer those of its content alone. Throws Error(invalid_argument)
+// naming the field, what was found in it and where; Error(unsupported) for `chat` when the tokenizer is not a chat's.
+grammar::Grammar grammar_of(const Constraint& constraint, const Tokenizer* tokenizer);
 
 class Constraints {
  public:

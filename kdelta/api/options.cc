@@ -145,7 +145,7 @@ void check_options(const GenerateOptions& o) {
       fail(ErrorCode::invalid_argument, "logit_bias: ", bias, " for token ", token,
            ", expected a finite number or -infinity");
   }
-  if (o.constraint) (void)grammar::Program(grammar_of(*o.constraint));
+  if (o.constraint) (void)grammar::Program(grammar_of(*o.constraint, nullptr));
   for (const std::string& s : o.stop)
     if (s.empty()) fail(ErrorCode::invalid_argument, "stop: an empty string, which ends every answer");
 }

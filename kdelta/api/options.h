@@ -56,13 +56,20 @@ struct LoadOptions {
 // such a text. Where no token of the vocabulary can follow, the request ends with an error that says so.
 struct Constraint {
   enum class Kind : uint8_t {
-    choice,  // one of `choices`
-    regex,   // `text` is a pattern of the whole answer, in the syntax that JavaScript, Python and Rust share
-    grammar  // `text` is GBNF, the grammar syntax of llama.cpp
+    json_object,  // any JSON object
+    json_schema,  // `text` is a JSON Schema, heeded strictly: a keyword that is not supported is refused by its name
+    choice,       // one of `choices`
+    regex,        // `text` is a pattern of the whole answer, in the syntax that JavaScript, Python and Rust share
+    grammar       // `text` is GBNF, the grammar syntax of llama.cpp
   };
-  Kind kind = Kind::choice;
+  Kind kind = Kind::json_object;
   std::string text = {};
   std::vector<std::string> choices = {};
+  // The answer is a message of the model's chat format, and the constraint one of its content: what is thought before
+  // is free, and the format's marks come where they must. chat() and a Service set the first two themselves.
+  bool chat = false;
+  bool thinking = true;  // chat: it begins with a thinking part
+  bool calls = false;    // chat: tool calls may follow the content, or come in its place
 };
 
 struct GenerateOptions {

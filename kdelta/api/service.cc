@@ -374,6 +374,10 @@ Service::~Service() {
 }
 
 Service::Submitted Service::submit(ServiceRequest request, std::function<void()> ready) {
+  if (auto& constraint = request.task.options.constraint; request.chat && constraint) {
+    constraint->chat = true;
+    constraint->thinking = request.thinking;
+  }
   engine().check(request.task);
   if (request.chat) engine().check_chat();
   auto channel = std::make_shared<ServiceAnswer::Channel>();

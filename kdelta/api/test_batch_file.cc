@@ -73,6 +73,38 @@ class BatchFile : public testing::Test {
   std::filesystem::path folder_;
 };
 
+TEST_F(BatchFile, AnAnswerIsWhatItsResponseFormatSays) {
+  const std::string schema =
+      R"({"type":"object","properties":{"n":{"type":"integer","minimum":1,"maximum":99}},"required":["n"],"additionalProperties":false})";
+  const std::string common = R"("prompt":"In the beginning","max_tokens":40,"seed":)";
+  std::string lines;
+  for (int i = 0; i < 4; ++i) {
+    const std::string seed = std::to_string(i);
+    lines += R"({"custom_id":"s)" + seed +
+             R"(","body":{"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":)" +
+             schema + "}}," + common + seed + "}}\n";
+    lines += R"({"custom_id":"c)" + seed + R"(","body":{"structured_outputs":{"choice":["yes","no"]},)" + common +
+             seed + "}}\n";
+    lines += R"({"custom_id":"r)" + seed + R"(","body":{"structured_outputs":{"regex":"[a-c]{3}"},)" + common + seed +
+             "}}\n";
+  }
+  write("in", lines);
+  Engine engine = load(4, 2);
+  EXPECT_EQ(run(engine, "out").failed, 0);
+  for (const auto& [id, quoted] : answers("out")) {
+    const std::string text = parse_json(quoted, {"answer"}).string();
+    if (id[0] == 's') {
+      const Json answer = parse_json(text, {"answer"});
+      ASSERT_EQ(answer.object().size(), 1u) << text;
+      EXPECT_TRUE(answer.find("n")->integer() >= 1 && answer.find("n")->integer() <= 99) << text;
+    } else if (id[0] == 'c') {
+      EXPECT_TRUE(text == "yes" || text == "no") << text;
+    } else {
+      EXPECT_TRUE(text.size() == 3 && text.find_first_not_of("abc") == std::string::npos) << text;
+    }
+  }
+}
+
 TEST_F(BatchFile, ManyAtOnceAnswerAsOneAtATime) {
   write("in", requests(20));
   Engine one = load(1), many = load(7, 4);
@@ -154,24 +186,26 @@ TEST_F(BatchFile, FilesThatCannotServeAreRefusedBeforeAnythingRuns) {
 
 // Every field of a body by itself: what cannot be honoured is never passed over.
 TEST_F(BatchFile, AFieldThatWouldChangeTheAnswerIsRefusedByItsName) {
-  const std::string fields[] = {R"("logprobs":3)",
-                                R"("logprobs":0)",
-                                R"("logprobs":true)",
-                                R"("top_logprobs":2)",
-                                R"("echo":true)",
-                                R"("suffix":"x")",
-                                R"("best_of":2)",
-                                R"("n":2)",
-                                R"("stream":true)",
-                                R"("response_format":{"type":"json_object"})",
-                                R"("guided_regex":"a+")",
-                                R"("foo":0)",
-                                R"("tools":[])",
-                                R"("logit_bias":{"x":1})",
-                                R"("logit_bias":{"-1":1})",
-                                R"("logit_bias":{"5":true})",
-                                R"("logit_bias":[5])",
-                                R"("stop_token_ids":[-1])"};
+  const std::string fields[] = {
+      R"("logprobs":3)",
+      R"("logprobs":0)",
+      R"("logprobs":true)",
+      R"("top_logprobs":2)",
+      R"("echo":true)",
+      R"("suffix":"x")",
+      R"("best_of":2)",
+      R"("n":2)",
+      R"("stream":true)",
+      R"("response_format":{"type":"xml"})",
+      R"("structured_outputs":{"regex":"a","choice":["a"]})",
+      R"("guided_regex":"a+")",
+      R"("foo":0)",
+      R"("tools":[])",
+      R"("logit_bias":{"x":1})",
+      R"("logit_bias":{"-1":1})",
+      R"("logit_bias":{"5":true})",
+      R"("logit_bias":[5])",
+      R"("stop_token_ids":[-1])"};
   std::string lines;
   for (const std::string& f : fields) lines += "{\"body\":{\"prompt\":\"x\",\"max_tokens\":1," + f + "}}\n";
   const std::string hi = R"({"role":"user","content":"Hi"})";

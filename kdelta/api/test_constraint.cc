@@ -57,6 +57,45 @@ TEST(Constraint, AnswersAreTextsOfItAndEndWhereTheyAreWhole) {
   }
 }
 
+TEST(Constraint, InAChatItIsOneOfTheContentAndThoughtIsFree) {
+  Engine engine = Engine::load(tiny());
+  for (const bool thinking : {false, true}) {
+    GenerateOptions o = choosing({"good", "very good"});
+    o.max_tokens = 200;
+    o.temperature = 0.7f;
+    int whole = 0;
+    for (o.seed = 0; o.seed < 3; ++o.seed) {
+      const ChatReply reply = engine.chat({{.role = "user", .content = "How was it?"}}, {.thinking = thinking}, o);
+      EXPECT_TRUE(reply.calls.empty());
+      if (reply.generation.finish_reason == "length") {  // lost in thought
+        EXPECT_THAT(reply.content, testing::AnyOf("", "good", "very good"));
+        continue;
+      }
+      ++whole;
+      EXPECT_THAT(reply.content, testing::AnyOf("good", "very good"));
+      EXPECT_TRUE(thinking || reply.reasoning.empty()) << reply.reasoning;
+    }
+    EXPECT_TRUE(whole > 0 || thinking);
+  }
+}
+
+TEST(Constraint, AJsonAnswerIsValidUnderItsSchema) {
+  Engine engine = Engine::load(tiny());
+  GenerateOptions o =
+      under(Constraint::Kind::json_schema,
+            R"({"type":"object","properties":{"name":{"type":"string","maxLength":5},"age":{"type":"integer",
+                               "minimum":0,"maximum":120},"tags":{"type":"array","items":{"enum":["a","b"]},"maxItems":3}},
+                               "required":["name","age","tags"],"additionalProperties":false})");
+  o.max_tokens = 100;
+  const std::regex shape(
+      R"(\{\s*"name":\s*"([^"\\]|\\.|\\u....){0,5}",\s*"age":\s*(-?0|[1-9][0-9]?|1[01][0-9]|120),\s*"tags":\s*\[\s*("[ab]"(,\s*"[ab]"){0,2})?\s*\]\s*\})");
+  for (o.seed = 0; o.seed < 2; ++o.seed) {
+    const Generation g = engine.generate(engine.tokenize("Who was it? "), o);
+    EXPECT_EQ(g.finish_reason, "stop") << g.text;
+    EXPECT_TRUE(std::regex_match(g.text, shape)) << g.text;
+  }
+}
+
 TEST(Constraint, WithoutAnIdThatEndsItAnAnswerStopsWhereItIsWhole) {
   Engine engine = Engine::load(tiny());
   GenerateOptions o = choosing({"good"});
@@ -125,6 +164,8 @@ TEST(Constraint, IsRefusedByItsFieldBeforeAnythingRuns) {
             "regex: column 2: look-ahead is not supported");
   EXPECT_EQ(error_of([] { check_options(under(Constraint::Kind::grammar, "root ::= x")); }),
             "grammar: column 10: rule 'x' is not defined");
+  EXPECT_EQ(error_of([] { check_options(under(Constraint::Kind::json_schema, R"({"items":{"not":{}}})")); }),
+            "json_schema: items.not: this keyword is not supported");
   EXPECT_EQ(error_of([] { check_options(choosing({})); }), "choice: no texts to choose from");
   EXPECT_EQ(error_of([] { check_options(choosing({"a", "\xFF"})); }), "choice[1]: '\\xff' is not UTF-8");
   Engine engine = Engine::load(tiny());

@@ -401,13 +401,9 @@ class Compiler {
 
 }  // namespace
 
-RuleId read_json_schema(Grammar& out, const Json& schema) {
-  return Compiler(out, schema).run();
-}
-
 RuleId read_json_schema(Grammar& out, std::string_view text) {
   const Json schema = parse_json(text, {out.name(), ErrorCode::invalid_argument}, {.max_bytes = int64_t{1} << 20});
-  return read_json_schema(out, schema);
+  return Compiler(out, schema).run();
 }
 
 RuleId json_object_rule(Grammar& out) {

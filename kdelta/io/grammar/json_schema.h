@@ -8,15 +8,14 @@
 // $ref within the document, $defs, definitions; annotations. true, false and {} are schemas.
 #pragma once
 
+#include <string_view>
+
 #include "kdelta/io/grammar/grammar.h"
-#include "kdelta/io/json.h"
 
 namespace kdelta::grammar {
 
 // The rule of its documents. Throws Error(invalid_argument) naming the place and the keyword: one that is not among
-// these or of the wrong type, a $ref to nothing, keywords together that the grammar cannot say.
-RuleId read_json_schema(Grammar& out, const Json& schema);
-// The same of text, at most 1 MiB of it.
+// these or of the wrong type, a $ref to nothing, keywords together that the grammar cannot say; text above 1 MiB.
 RuleId read_json_schema(Grammar& out, std::string_view text);
 // Any object.
 RuleId json_object_rule(Grammar& out);
