@@ -41,6 +41,8 @@ struct WeightSpec {
   // A matrix that other matrices are multiplied by, never an activation (kv_b, absorbed into the queries): what a
   // checkpoint says about the precision of its inputs says nothing about it.
   bool absorbed = false;
+  // A matrix whose rows are taken out as they are (the embedding): stored in f32 or bf16 alone.
+  bool looked_up = false;
   // Weights of a layer with the same group are stored in the same precision and take their inputs in one; "": free.
   std::string group = {};
   // The group is multiplied in one call, which takes one dtype: floating-point types may not mix either.

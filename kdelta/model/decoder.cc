@@ -98,10 +98,13 @@ std::vector<PlacedSpec> Decoder::weights() {
   const auto norm = [&](const char* name, View<const float>* target) {
     return WeightSpec{.names = {name}, .kind = WeightKind::vector, .shape = {D}, .target = target};
   };
-  std::vector<PlacedSpec> all = {
-      {c_.weight_prefix,
-       {.names = {"model.embed_tokens"}, .shape = {V, D}, .shard = ShardRule::rows, .target = &embed_}},
-      {c_.weight_prefix, norm("model.norm", &final_norm_)}};
+  std::vector<PlacedSpec> all = {{c_.weight_prefix,
+                                  {.names = {"model.embed_tokens"},
+                                   .shape = {V, D},
+                                   .shard = ShardRule::rows,
+                                   .looked_up = true,
+                                   .target = &embed_}},
+                                 {c_.weight_prefix, norm("model.norm", &final_norm_)}};
   if (!c_.tied_embeddings)
     all.push_back(
         {c_.weight_prefix, {.names = {"lm_head"}, .shape = {V, D}, .shard = ShardRule::rows, .target = &head_}});

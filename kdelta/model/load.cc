@@ -35,15 +35,17 @@ std::vector<StoredModule> stored_modules(const Checkpoint& checkpoint, const std
       if (checkpoint.find(weight + "_packed") != nullptr)
         stored.push_back({module, Precision::mxfp4});
       else if (t != nullptr && (t->dtype == DType::f8_e4m3 || t->dtype == DType::f8_e5m2))
-        stored.push_back({module, Precision::mxfp8});
+        stored.push_back({module, Precision::mxfp8, t->dtype});
     }
   return stored;
 }
 
-void note_doubts(LoadedModel& m, const std::vector<PlacedSpec>& specs) {
+// What is stored against what the config says of it.
+void compare_description(LoadedModel& m, const std::vector<PlacedSpec>& specs) {
   if (!m.checkpoint || !m.config.quantization) return;
-  for (std::string& note : m.config.quantization->doubts(stored_modules(*m.checkpoint, specs)))
-    m.notes.push_back(std::move(note));
+  const std::vector<StoredModule> stored = stored_modules(*m.checkpoint, specs);
+  m.config.quantization->check_codes(stored);
+  for (std::string& note : m.config.quantization->doubts(stored)) m.notes.push_back(std::move(note));
 }
 
 // The name of a factor of a decay gate that is quantised; empty when none is.
@@ -94,7 +96,8 @@ void choose_gate_form(LoadedModel& m, const LoadChoices& choices) {
 std::string find_weight_prefix(const Checkpoint& checkpoint, const ModelConfig& config) {
   const std::string probe = "model.embed_tokens.weight";
   for (const std::string& prefix : {config.weight_prefix, std::string(), std::string("language_model.")})
-    if (checkpoint.find(prefix + probe) != nullptr) return prefix;
+    for (const char* ending : {"", "_packed"})  // packed it is refused later, by its own name
+      if (checkpoint.find(prefix + probe + ending) != nullptr) return prefix;
   fail(ErrorCode::bad_file, checkpoint.directory(), ": tensor ", config.weight_prefix, probe, ": missing");
 }
 
@@ -129,7 +132,7 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
       m.weights = BoundWeights::dummy_shapes(specs, &m.report);
       break;
   }
-  note_doubts(m, specs);
+  compare_description(m, specs);
   drop_other_ranks(m.config, choices.shard, &m.report.unused);
   if (m.checkpoint)
     for (std::string& note :

@@ -9,6 +9,7 @@
 #include <functional>
 #include <initializer_list>
 #include <regex>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "kdelta/core/check.h"
@@ -295,24 +296,47 @@ std::string Quantization::list() const {
   return out.empty() ? "nothing" : out;
 }
 
+std::vector<const QuantizationScheme*> Quantization::meant(const std::string& module, Precision precision) const {
+  std::vector<const QuantizationScheme*> all;
+  for (const QuantizationScheme& s : schemes)
+    if (s.weights == precision) all.push_back(&s);
+  if (all.size() < 2) return all;
+  int best = 0;
+  for (const QuantizationScheme* s : all) best = std::max(best, fit(*s, module));
+  if (best > 0) std::erase_if(all, [&](const QuantizationScheme* s) { return fit(*s, module) < best; });
+  return all;
+}
+
 MxInput Quantization::input_of(const std::string& module, Precision precision) const {
+  const auto agree = [](const auto& some) {
+    return std::ranges::all_of(some, [&](const auto& s) { return s->input == some.front()->input; });
+  };
   std::vector<const QuantizationScheme*> fitting;
   for (const QuantizationScheme& s : schemes)
     if (s.weights == precision) fitting.push_back(&s);
-  const auto agree = [&] {
-    return std::ranges::all_of(fitting, [&](const auto* s) { return s->input == fitting.front()->input; });
-  };
   if (fitting.empty()) return {};
-  if (agree()) return fitting.front()->input;
-  int best = 0;
-  for (const QuantizationScheme* s : fitting) best = std::max(best, fit(*s, module));
-  std::erase_if(fitting, [&](const QuantizationScheme* s) { return fit(*s, module) < best; });
-  if (best > 0 && agree()) return fitting.front()->input;
+  if (agree(fitting)) return fitting.front()->input;
+  fitting = meant(module, precision);
+  if (agree(fitting)) return fitting.front()->input;
   std::string groups;
   for (const QuantizationScheme* s : fitting) groups += (groups.empty() ? "" : ", ") + s->group;
   fail(ErrorCode::bad_file, "config.json: quantization_config.config_groups: ", groups, " describe ",
        to_string(precision), " weights with different input_activations, and their targets do not say which ", module,
        " is of");
+}
+
+void Quantization::check_codes(const std::vector<StoredModule>& stored) const {
+  std::unordered_map<const QuantizationScheme*, const StoredModule*> first;
+  for (const StoredModule& m : stored) {
+    if (m.precision != Precision::mxfp8) continue;
+    const auto of = meant(m.name, m.precision);
+    if (of.size() != 1) continue;
+    const StoredModule* other = first.try_emplace(of.front(), &m).first->second;
+    if (other->codes != m.codes)
+      fail(ErrorCode::bad_file, "config.json: quantization_config.config_groups.", of.front()->group, ": ", other->name,
+           " is ", dtype_name(other->codes), ", ", m.name, " is ", dtype_name(m.codes),
+           ": expected one type of codes in a group");
+  }
 }
 
 std::vector<std::string> Quantization::doubts(const std::vector<StoredModule>& stored) const {

@@ -35,6 +35,7 @@ struct QuantizationScheme {
 struct StoredModule {
   std::string name;
   Precision precision = Precision::floating;
+  DType codes = DType::u8;  // of MXFP8: f8_e4m3 or f8_e5m2
 };
 
 struct Quantization {
@@ -46,9 +47,16 @@ struct Quantization {
   // What the matrix `module`, stored in `precision`, takes its inputs in. Throws Error(bad_file) naming the module when
   // several schemes could be meant and their targets do not tell which.
   MxInput input_of(const std::string& module, Precision precision) const;
+  // Throws Error(bad_file) naming both when modules of one scheme are stored in two types of codes: the description,
+  // which says "8-bit float", means one.
+  void check_codes(const std::vector<StoredModule>& stored) const;
   // Where the targets and the ignore list say something else than what is stored: lines for whoever loads the model.
   std::vector<std::string> doubts(const std::vector<StoredModule>& stored) const;
   bool operator==(const Quantization&) const = default;
+
+ private:
+  // The schemes of this precision that `module` may be of: several where targets do not tell.
+  std::vector<const QuantizationScheme*> meant(const std::string& module, Precision precision) const;
 };
 
 // Which schemes may be described: those that are computed with, or also int8, which is written for other engines and

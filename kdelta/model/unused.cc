@@ -5,6 +5,7 @@
 #include <limits>
 #include <set>
 #include <string_view>
+#include <unordered_set>
 
 #include "kdelta/core/error.h"
 
@@ -107,6 +108,7 @@ class Judge {
 
   std::vector<std::string> notes(const std::vector<std::string>& unused) {
     find_draft_layers(unused);
+    unused_.insert(unused.begin(), unused.end());
     for (const std::string& name : unused) judge(name);
     if (vision_ > 0) notes_.push_back(str(vision_, " vision tensors are ignored: kdelta serves the text model"));
     if (draft_ > 0)
@@ -138,6 +140,7 @@ class Judge {
     }
     refuse_twin(name);
     refuse_lone_scale(name);
+    refuse_companion(name);
     std::string_view part;
     const int64_t layer = split_layer(name, &part);
     if (layer >= c_.layers()) {
@@ -168,6 +171,18 @@ class Judge {
                        ", expected none or quantised codes"));
   }
 
+  void refuse_companion(const std::string& name) const {
+    for (const std::string_view ending :
+         {".bias", ".weight_bias", ".weight_scale_2", ".weight_global_scale", ".weight_scale_inv", ".weight_zero_point",
+          ".weight_g_idx", ".input_scale", ".input_global_scale", ".input_zero_point"}) {
+      if (!name.ends_with(ending)) continue;
+      const std::string weight = name.substr(0, name.size() - ending.size()) + ".weight";
+      for (const std::string& stored : {weight, weight + "_packed"})
+        if (checkpoint_.find(stored) != nullptr && !unused_.contains(stored))
+          refuse(name, str("changes what ", stored, " computes, and kdelta does not compute with it"));
+    }
+  }
+
   void expect_tied(const std::string& name) {
     const TensorInfo& head = *checkpoint_.find(name);
     const std::string embedding = c_.weight_prefix + "model.embed_tokens.weight";
@@ -192,6 +207,7 @@ class Judge {
   const Shard& shard_;
   bool headers_only_;
   std::set<int64_t> draft_layers_;
+  std::unordered_set<std::string> unused_;
   std::vector<std::string> notes_;
   int64_t vision_ = 0, draft_ = 0, past_ = 0;
 };

@@ -20,6 +20,8 @@ void drop_other_ranks(const ModelConfig& config, const Shard& shard, std::vector
 // tensor for
 //   a weight under both prefixes ("language_model." and none);
 //   a tensor of a layer of the model that only a switch of config.json would use which is absent or off: the field too;
+//   a bias, a second scale, a zero point or an order of columns beside a weight that the model reads: whoever wrote it
+//   computes something else with that weight;
 //   an lm_head.weight that differs, in this part, from the embedding it is said to be tied to (headers_only: in shape
 //   or dtype).
 std::vector<std::string> judge_unused(const Checkpoint& checkpoint, const ModelConfig& config, const Shard& shard,

@@ -158,6 +158,8 @@ Matrix WeightReader::matrix(const PlacedSpec& placed, size_t i) const {
   const DType dtype = t.info->dtype;
   if (t.info->name != base && dtype != DType::u8) refuse(t, str("dtype ", dtype_name(dtype), ", expected U8"));
   if (has_scales(base, *t.info)) {
+    if (spec.looked_up)
+      refuse(t, str(to_string(precision(placed, i)), ", accepted for rows that are looked up: BF16, F32"));
     Matrix m = mx_matrix(t, base + "_scale", t.info->name != base ? DType::f4_e2m1 : dtype, spec);
     m.input = input(placed, i);
     return m;

@@ -119,6 +119,67 @@ TEST_F(QuantisedLoading, AScaleThatIsMissingOrOfAnotherDtypeIsRefusedByName) {
   }
 }
 
+// A token's row is taken out as it is, so its table is no matrix that activations are multiplied by.
+TEST_F(QuantisedLoading, AnEmbeddingInAnMxFormatIsRefusedByItsTensor) {
+  const std::string name = "model.embed_tokens.weight";
+  const std::vector<int64_t> shape = tensors_.at(name).shape;
+  const auto size = static_cast<size_t>(shape[0] * shape[1]);
+  struct Case {
+    const char* ending;
+    DType dtype;
+    int64_t values_in_byte;
+    const char* format;
+  };
+  for (const Case& c : {Case{"", DType::f8_e4m3, 1, "MXFP8"}, Case{"", DType::f8_e5m2, 1, "MXFP8"},
+                        Case{"_packed", DType::u8, 2, "MXFP4"}}) {
+    const auto change = [&](StoredTensors& all) {
+      all.erase(name);
+      const auto codes = size / static_cast<size_t>(c.values_in_byte);
+      all[name + c.ending] = {c.dtype, {shape[0], shape[1] / c.values_in_byte}, std::vector<uint8_t>(codes, 1)};
+      all[name + "_scale"] = {DType::u8, {shape[0], shape[1] / 32}, std::vector<uint8_t>(size / 32, 127)};
+    };
+    const std::string reason =
+        str("tensor ", name, c.ending, ": ", c.format, ", accepted for rows that are looked up: BF16, F32");
+    EXPECT_THAT(load_with(change), HasSubstr(reason));
+    EXPECT_THAT(error_of([&] { load_model(changed(), LoadFormat::headers); }), HasSubstr(reason));
+  }
+}
+
+// "8-bit float" means one of the two; which, the tensors say.
+TEST_F(QuantisedLoading, LayersOfOneConfigGroupInTwoTypesOfCodesAreRefusedByBoth) {
+  const auto change = [&](const std::string& layer) {
+    return [layer](StoredTensors& all) {
+      for (auto& [name, t] : all)
+        if (name.starts_with(layer) && t.dtype == DType::f8_e4m3) t.dtype = DType::f8_e5m2;
+    };
+  };
+  const auto refused = load_with(change("model.layers.1."));
+  EXPECT_THAT(refused, HasSubstr("quantization_config.config_groups.group_1: model.layers.0.self_attn.q_proj is "
+                                 "F8_E4M3, model.layers.1.self_attn.q_proj is F8_E5M2"));
+  EXPECT_EQ(error_of([&] { load_model(changed(), LoadFormat::headers); }), refused);
+  EXPECT_EQ(load_with(change("model.layers.")), "no error") << "all of them in the other type";
+}
+
+// What other quantisers store beside codes, or a layer with a bias: leaving it out gives another model.
+TEST_F(QuantisedLoading, WhatChangesAProductBesideItsWeightIsRefusedByBothTensors) {
+  const std::string plain = "model.layers.0.self_attn.o_proj", packed = kExpert.substr(0, kExpert.size() - 7);
+  const std::string q = kQ.substr(0, kQ.size() - 7);
+  for (const auto& [module, weight] : std::map<std::string, std::string>{
+           {plain, plain + ".weight"}, {packed, packed + ".weight_packed"}, {q, q + ".weight"}})
+    for (const char* ending :
+         {".bias", ".weight_scale_2", ".weight_global_scale", ".weight_zero_point", ".input_scale"}) {
+      const std::string refused = load_with([&](StoredTensors& all) {
+        all[module + ending] = {DType::f32, {1}, std::vector<uint8_t>(4)};
+      });
+      EXPECT_THAT(refused, HasSubstr(str("tensor ", module, ending, ": changes what ", weight, " computes")));
+      EXPECT_EQ(error_of([&] { load_model(changed(), LoadFormat::headers); }), refused);
+    }
+  EXPECT_EQ(load_with([&](StoredTensors& all) {
+              all["elsewhere.bias"] = {DType::f32, {1}, std::vector<uint8_t>(4)};
+            }),
+            "no error");
+}
+
 TEST_F(QuantisedLoading, SchemesMixedInOneGroupAreRefusedByBothTensors) {
   const auto one_precision = HasSubstr("expected one precision for q, k and v of a layer");
   const Stored plain = read_all(kSource).at(kK);
@@ -138,11 +199,6 @@ TEST_F(QuantisedLoading, SchemesMixedInOneGroupAreRefusedByBothTensors) {
   const auto five = [](StoredTensors& all, const std::string& name) { all.at(name).dtype = DType::f8_e5m2; };
   EXPECT_THAT(load_with([&](StoredTensors& all) { five(all, kK); }),
               AllOf(one_precision, HasSubstr("k_proj is MXFP8 E5M2, "), HasSubstr("q_proj is MXFP8:")));
-  EXPECT_EQ(load_with([&](StoredTensors& all) {
-              for (const char* name : {"q", "k", "v"})
-                five(all, str("model.layers.0.self_attn.", name, "_proj.weight"));
-            }),
-            "no error");
 }
 
 // All experts of a layer are one call, which takes one dtype.
