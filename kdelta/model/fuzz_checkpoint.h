@@ -1,6 +1,7 @@
 // A small checkpoint that the bytes of a fuzzer have changed: a valid Kimi-Linear or Kimi K3 of three layers first,
-// then one step after another away from it - quantised matrices, other shapes and dtypes, tensors that are missing,
-// doubled or renamed, fields of the config, headers that lie, shards that end early.
+// with q|k|v, experts and the rest in formats of their own; then one step after another away from it - single matrices
+// in another format, other shapes and dtypes, tensors that are missing, doubled or renamed, fields of the config,
+// headers that lie, shards that end early.
 #pragma once
 
 #include <unistd.h>
@@ -88,14 +89,18 @@ class ChangedCheckpoint {
     config_ = k3_ ? Json::Object{{"architectures", Json::Array{"KimiK3ForConditionalGeneration"}},
                                  {"text_config", text_config()}}
                   : text_config();
-    if (const size_t said = in.pick(4); said > 0)
-      fields().set("quantization_config", mx_config(said & 1, said & 2, said == 3));
     write_config();
     for (const PlacedSpec& p : make_model(read_config(directory()))->weights()) add(p);
-    // Half of the time some matrices are quantised as they should be, so that what follows meets whole loaders.
-    for (size_t i = in.pick(32); i > 0; --i) quantise(tensors_[in.pick(tensors_.size())]);
+    quantise_groups();
+    if (in.pick(4) == 1) merge_taps();
     for (int i = 0; i < 12 && !in.empty(); ++i) change();
     write_config();
+    write_shards();
+  }
+
+  // Other tensors under the same config, in new files.
+  void change_tensors() {
+    for (size_t i = 1 + in_.pick(4); i > 0; --i) change_tensor();
     write_shards();
   }
 
@@ -113,16 +118,16 @@ class ChangedCheckpoint {
   Json text_config() const {
     Json c = Json::Object{{"vocab_size", 8},
                           {"hidden_size", 32},
-                          {"intermediate_size", 32},
+                          {"intermediate_size", 64},
                           {"rms_norm_eps", 1e-5},
                           {"num_hidden_layers", 3},
-                          {"linear_attn_config", Json::Object{{"num_heads", 2},
+                          {"linear_attn_config", Json::Object{{"num_heads", 4},
                                                               {"head_dim", 16},
                                                               {"short_conv_kernel_size", 4},
                                                               {"kda_layers", Json::Array{1, 2}},
                                                               {"full_attn_layers", Json::Array{3}}}},
-                          {"num_attention_heads", 2},
-                          {"num_key_value_heads", 2},
+                          {"num_attention_heads", 4},
+                          {"num_key_value_heads", 4},
                           {"qk_nope_head_dim", 16},
                           {"qk_rope_head_dim", 8},
                           {"v_head_dim", 16},
@@ -132,7 +137,7 @@ class ChangedCheckpoint {
                           {"first_k_dense_replace", 1},
                           {"moe_layer_freq", 1},
                           {"num_experts_per_token", 1},
-                          {"moe_intermediate_size", 32},
+                          {"moe_intermediate_size", 64},
                           {"num_shared_experts", 1},
                           {"moe_renormalize", true},
                           {"routed_scaling_factor", 1.5},
@@ -175,41 +180,127 @@ class ChangedCheckpoint {
     }
   }
 
-  // As many bytes as the shape asks for, when that is a reasonable number.
+  // As many bytes as the shape asks for, when that is a reasonable number: near 2^-7 in every format and as scales, no
+  // two rows alike.
   static void fit(FileTensor& t) {
     DType dtype;
     int64_t bytes = 0;
-    if (parse_dtype(t.dtype, &dtype) && tensor_bytes(dtype, t.shape, &bytes) && bytes <= 1 << 16)
-      t.bytes.resize(static_cast<size_t>(bytes), 0x3c);
+    if (!parse_dtype(t.dtype, &dtype) || !tensor_bytes(dtype, t.shape, &bytes) || bytes > 1 << 16) return;
+    const auto width = static_cast<size_t>((dtype_bits(dtype) + 7) / 8);
+    const bool scale = t.name.ends_with("_scale"), narrow = width == 1 && !scale;
+    t.bytes.resize(static_cast<size_t>(bytes));
+    for (size_t i = 0; i < t.bytes.size(); ++i) {
+      const auto mixed = static_cast<uint8_t>(i * 151 >> 5 ^ i * 37);
+      if (scale)
+        t.bytes[i] = static_cast<uint8_t>(120 + mixed % 4);
+      else if (narrow)
+        t.bytes[i] = mixed & 0x9f;  // no code of a NaN
+      else
+        t.bytes[i] = i % width == width - 1 ? 0x3c : mixed;
+    }
   }
 
-  void quantise(FileTensor& t) {
-    constexpr std::string_view kWeight = ".weight";
-    if (t.dtype != "BF16" || t.shape.size() != 2 || !t.name.ends_with(kWeight)) return;
+  enum class Form : uint8_t { bf16, e4m3, e5m2, fp4 };
+  // Mostly one of the two types of 8 bits: a description means one.
+  Form pick_form() {
+    const Form other = eight_ == Form::e4m3 ? Form::e5m2 : Form::e4m3;
+    const Form forms[] = {Form::bf16, eight_, Form::fp4, Form::bf16, eight_, Form::fp4, eight_, other};
+    return in_.of(forms);
+  }
+
+  static bool is_plain_matrix(const FileTensor& t) {
+    return t.dtype == "BF16" && t.shape.size() == 2 && t.name.ends_with(".weight");
+  }
+  void quantise(size_t i, Form form) {
+    if (form == Form::bf16 || !is_plain_matrix(tensors_[i])) return;
+    FileTensor& t = tensors_[i];
     FileTensor scale{.name = t.name + "_scale", .dtype = in_.pick(4) == 1 ? "F8_E8M0" : "U8", .shape = t.shape};
     scale.shape[1] /= 32;
     fit(scale);
-    switch (in_.pick(3)) {
-      case 0:
-        t.dtype = "F8_E4M3";
-        break;
-      case 1:
-        t.dtype = "F8_E5M2";
-        break;
-      default:
-        t.dtype = "U8";
-        t.name += "_packed";
-        t.shape[1] /= 2;
-    }
+    scale.shard = t.shard;
+    t.dtype = form == Form::e4m3 ? "F8_E4M3" : form == Form::e5m2 ? "F8_E5M2" : "U8";
+    if (form == Form::fp4) t.name += "_packed", t.shape[1] /= 2;
     fit(t);
     tensors_.push_back(std::move(scale));
   }
 
+  // q|k|v in one format, experts in one, gates and what else there is perhaps in one: as releases and `kdelta quantize`
+  // have it, with a description that fits three times of four.
+  void quantise_groups() {
+    if (in_.pick(4) == 1) eight_ = Form::e5m2;
+    const Form qkv = pick_form(), experts = pick_form(), gates = in_.pick(4) == 1 ? pick_form() : Form::bf16,
+               rest = in_.pick(4) == 1 ? pick_form() : Form::bf16;
+    const auto form_of = [&](const std::string& name) {
+      const auto has = [&](const char* part) { return name.find(part) != name.npos; };
+      if (has(".experts.")) return experts;
+      const bool kda = !has("layers.2.");
+      if (kda && (has(".q_proj.") || has(".k_proj.") || has(".v_proj."))) return qkv;
+      if (kda && (has(".b_proj.") || has(".f_a_proj.") || has(".g_a_proj.") || has(".g_proj."))) return gates;
+      return has(".gate.") || has("embed") ? Form::bf16 : rest;
+    };
+    bool four = false, eight = false;
+    for (size_t i = 0, n = tensors_.size(); i < n; ++i) {
+      const Form form = form_of(tensors_[i].name);
+      if (!is_plain_matrix(tensors_[i]) || tensors_[i].shape[1] % 32 != 0) continue;
+      quantise(i, form);
+      four |= form == Form::fp4;
+      eight |= form == Form::e4m3 || form == Form::e5m2;
+    }
+    const size_t said = in_.pick(8);
+    if (said > 5) four = said & 1, eight = true;
+    if (!four && !eight && said != 5) return;
+    Json config = mx_config(four, eight, said % 2 == 1);
+    // A scheme of q|k|v's own, told from the other by its targets.
+    if (said == 4)
+      find(config, "config_groups")
+          ->set("group_qkv", Json::Object{{"weights", mx_arguments(qkv == Form::fp4 ? 4 : 8)},
+                                          {"input_activations", mx_arguments(8, true)},
+                                          {"targets", Json::Array{"re:.*self_attn\\.(q|k|v)_proj$"}}});
+    fields().set("quantization_config", std::move(config));
+  }
+
+  // The taps of q, k and v of a layer as the one tensor that kernels read.
+  void merge_taps() {
+    for (const char* layer : {"layers.0.", "layers.1."}) {
+      FileTensor merged{.dtype = "F32"};
+      std::vector<FileTensor> kept;
+      for (FileTensor& t : tensors_) {
+        const size_t at = t.name.find("_conv1d.");
+        if (t.name.find(layer) == t.name.npos || at == t.name.npos) {
+          kept.push_back(std::move(t));
+          continue;
+        }
+        merged.name = t.name.substr(0, at - 1) + t.name.substr(at + 1);
+        merged.shape = t.shape;
+      }
+      if (merged.name.empty()) return;
+      merged.shape[0] *= 3;
+      fit(merged);
+      tensors_ = std::move(kept);
+      tensors_.push_back(std::move(merged));
+    }
+  }
+
   void change() {
-    FileTensor& t = tensors_[in_.pick(tensors_.size())];
     switch (in_.pick(14)) {
+      case 11:
+        return change_field(fields());
+      case 12:
+        if (Json* q = find(fields(), "quantization_config")) return change_deeply(*q);
+        return;
+      case 13:
+        return change_deeply(config_);
+      default:
+        return change_tensor();
+    }
+  }
+
+  void change_tensor() {
+    const size_t index = in_.pick(tensors_.size());
+    FileTensor& t = tensors_[index];
+    switch (in_.pick(11)) {
       case 0:
-        return quantise(t);
+        return quantise(index, pick_form());
       case 1: {
         static constexpr const char* kTypes[] = {"F32", "BF16", "F16", "F8_E4M3", "F8_E5M2", "F8_E8M0",
                                                  "U8",  "I8",   "I32", "I64",     "F4",      "BOOL"};
@@ -251,16 +342,8 @@ class ChangedCheckpoint {
       case 9:
         t.bytes.resize(in_.pick(64));  // not what the shape says
         return;
-      case 10:
-        truncated_ = in_.pick(512);
-        return;
-      case 11:
-        return change_field(fields());
-      case 12:
-        if (Json* q = find(fields(), "quantization_config")) return change_deeply(*q);
-        return;
       default:
-        return change_deeply(config_);
+        truncated_ = in_.pick(512);
     }
   }
 
@@ -339,6 +422,7 @@ class ChangedCheckpoint {
 
   Input& in_;
   bool k3_ = false;
+  Form eight_ = Form::e4m3;
   Json config_;
   std::vector<FileTensor> tensors_;
   size_t truncated_ = 0;  // bytes that every shard lacks at its end
