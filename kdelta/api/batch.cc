@@ -20,6 +20,8 @@ struct Line {
   std::string id, text;
   std::string request;  // number of what the answer depends on
   bool chat = false, thinking = true;
+  std::vector<Generation> choices;  // that have ended, by index
+  size_t missing = 0;               // others
 };
 
 JsonReader object_of(const std::string& text, const std::string& name) {
@@ -107,69 +109,106 @@ class Batch {
 
   BatchProgress run() {
     begin_ = std::chrono::steady_clock::now();
-    engine_.generate_many([&](GenerateTask* task) { return next(task); },
-                          [&](int64_t number, const Generation& g) { answer(asked_[static_cast<size_t>(number)], g); },
-                          o_.cancel);
+    engine_.generate_many(
+        [&](GenerateTask* task) { return next(task); },
+        [&](int64_t number, Generation g) { take(asked_[static_cast<size_t>(number)], std::move(g)); }, o_.cancel);
     return progress_;
   }
 
  private:
+  struct Asked {
+    Line* line;
+    size_t index;  // of the choice
+  };
+
   bool next(GenerateTask* task) {
+    if (index_ + 1 < choices_) return ask(task, ++index_);
     while (at_ < lines_.size()) {
       Line& line = lines_[at_++];
       try {
         BatchRequest r = read_request(engine_, object_of(line.text, line.id), o_.defaults);
         line.chat = r.chat;
         line.thinking = r.thinking;
-        *task = std::move(r.task);
-        asked_.push_back(&line);
-        return true;
+        line.missing = choices_ = static_cast<size_t>(r.choices);
+        line.choices.resize(choices_);
+        task_ = std::move(r.task);
+        return ask(task, index_ = 0);
       } catch (const Error& e) {
-        refuse(line, 400, e.what());
+        refuse(line, true, e.what());
       }
     }
     return false;
   }
 
-  void refuse(const Line& line, int status, const std::string& why) {
+  // Choices of one request differ in nothing but their seeds.
+  bool ask(GenerateTask* task, size_t index) {
+    *task = task_;
+    task->options.seed += index;
+    asked_.push_back({&lines_[at_ - 1], index});
+    return true;
+  }
+
+  void refuse(const Line& line, bool invalid, const std::string& why) {
     ++progress_.failed;
+    write(Json::Object{{"id", "batch_req_" + line.id},
+                       {"custom_id", line.id},
+                       {"response", nullptr},
+                       {"error", Json::Object{{"code", invalid ? "invalid_request" : "failed"}, {"message", why}}}});
+  }
+
+  void take(const Asked& asked, Generation g) {
+    Line& line = *asked.line;
+    line.choices[asked.index] = std::move(g);
+    if (--line.missing > 0) return;
+    const std::vector<Generation> all = std::move(line.choices);
+    for (const Generation& choice : all)
+      if (choice.finish_reason == "cancelled") return;  // asked again by the next run
+    for (const Generation& choice : all)
+      if (choice.finish_reason == "error") return refuse(line, choice.refused, choice.error);
+    answer(line, all);
+  }
+
+  Json choice_of(const Line& line, size_t index, const Generation& g) const {
+    Json::Object choice{{"index", static_cast<int64_t>(index)}};
+    if (line.chat) {
+      const ChatReply reply = engine_.read_answer(g, line.thinking);
+      choice.push_back({"finish_reason", reply.calls.empty() ? g.finish_reason : "tool_calls"});
+      choice.push_back({"message", message_of(reply)});
+      return choice;
+    }
+    choice.push_back({"finish_reason", g.finish_reason});
+    choice.push_back({"text", g.text});
+    // Without a tokenizer the text is empty, and the ids are the answer.
+    if (!engine_.has_tokenizer()) choice.push_back({"token_ids", Json::Array(g.tokens.begin(), g.tokens.end())});
+    return choice;
+  }
+
+  // The prompt of several choices is one prompt.
+  void answer(const Line& line, const std::vector<Generation>& all) {
+    const int64_t prompt = all.front().prompt_tokens, cached = all.front().cached_tokens;
+    int64_t tokens = 0;
+    Json::Array choices;
+    for (size_t i = 0; i < all.size(); ++i) {
+      tokens += std::ssize(all[i].tokens);
+      choices.push_back(choice_of(line, i, all[i]));
+    }
+    ++progress_.done;
+    progress_.prompt_tokens += prompt;
+    progress_.cached_tokens += cached;
+    progress_.tokens += tokens;
+    Json::Object usage{{"prompt_tokens", prompt},
+                       {"completion_tokens", tokens},
+                       {"total_tokens", prompt + tokens},
+                       {"prompt_tokens_details", Json::Object{{"cached_tokens", cached}}}};
+    Json::Object body{{"id", "cmpl-" + line.id},
+                      {"object", line.chat ? "chat.completion" : "text_completion"},
+                      {"model", engine_.info().kind},
+                      {"choices", std::move(choices)},
+                      {"usage", std::move(usage)}};
     write(Json::Object{
         {"id", "batch_req_" + line.id},
         {"custom_id", line.id},
-        {"response", nullptr},
-        {"error", Json::Object{{"code", status == 400 ? "invalid_request" : "failed"}, {"message", why}}}});
-  }
-
-  void answer(const Line* line, const Generation& g) {
-    if (g.finish_reason == "cancelled") return;  // asked again by the next run
-    if (g.finish_reason == "error") return refuse(*line, 500, g.error);
-    ++progress_.done;
-    progress_.prompt_tokens += g.prompt_tokens;
-    progress_.cached_tokens += g.cached_tokens;
-    progress_.tokens += static_cast<int64_t>(g.tokens.size());
-    Json::Object choice{{"index", 0}};
-    if (line->chat) {
-      const ChatReply reply = engine_.read_answer(g, line->thinking);
-      choice.push_back({"finish_reason", reply.calls.empty() ? g.finish_reason : "tool_calls"});
-      choice.push_back({"message", message_of(reply)});
-    } else {
-      choice.push_back({"finish_reason", g.finish_reason});
-      choice.push_back({"text", g.text});
-    }
-    const auto tokens = static_cast<int64_t>(g.tokens.size());
-    Json::Object usage{{"prompt_tokens", g.prompt_tokens},
-                       {"completion_tokens", tokens},
-                       {"total_tokens", g.prompt_tokens + tokens},
-                       {"prompt_tokens_details", Json::Object{{"cached_tokens", g.cached_tokens}}}};
-    Json::Object body{{"id", "cmpl-" + line->id},
-                      {"object", line->chat ? "chat.completion" : "text_completion"},
-                      {"model", engine_.info().kind},
-                      {"choices", Json::Array{Json(std::move(choice))}},
-                      {"usage", std::move(usage)}};
-    write(Json::Object{
-        {"id", "batch_req_" + line->id},
-        {"custom_id", line->id},
-        {"response", Json::Object{{"status_code", 200}, {"request_id", line->request}, {"body", std::move(body)}}},
+        {"response", Json::Object{{"status_code", 200}, {"request_id", line.request}, {"body", std::move(body)}}},
         {"error", nullptr}});
   }
 
@@ -183,8 +222,10 @@ class Batch {
   const BatchOptions& o_;
   std::vector<Line> lines_;
   AnswerFile out_;
-  std::vector<const Line*> asked_;
-  size_t at_ = 0;
+  std::vector<Asked> asked_;  // by the number of their task
+  size_t at_ = 0;             // line that is read next
+  GenerateTask task_;         // of the line before it, and its choices
+  size_t choices_ = 0, index_ = 0;
   BatchProgress progress_;
   std::chrono::steady_clock::time_point begin_;
 };

@@ -16,7 +16,7 @@ struct BatchProgress {
 struct BatchOptions {
   // Lines {"custom_id", "url": "/v1/completions" or "/v1/chat/completions", "body": {...}}. Lines without "body" are
   // bodies of completions themselves, named by their number. A field of a body that is not honoured and would change
-  // the answer is an error of that request.
+  // the answer is an error of that request: docs/batch.md lists which is which.
   std::string input;
   // A line per request, in the order in which they end, flushed at once. Answers that it holds are kept and not asked
   // again, and refused when their request has changed since, or the model, or the defaults; requests that it holds

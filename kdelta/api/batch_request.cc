@@ -107,16 +107,23 @@ GenerateOptions options_of(const JsonReader& body, GenerateOptions o) {
   return o;
 }
 
+constexpr int64_t kMostChoices = 128;
+
+int64_t read_choices(const JsonReader& body) {
+  const int64_t n = body.find_in("n", 1, kMostChoices).value_or(1);
+  if (body.find<int64_t>("best_of").value_or(n) != n) body.refuse("best_of", str("n, ", n, ": all are in the answer"));
+  return n;
+}
+
 // What the answer would be without them anyway.
 void read_values_that_are_off(const JsonReader& body) {
-  body.find_in("n", 1, 1);
-  body.find_in("best_of", 1, 1);
-  body.find_in("top_logprobs", 0, 0);
+  constexpr const char* kNoLogprobs = "null: answers of a batch carry no log-probabilities";
+  if (body.find<int64_t>("top_logprobs").value_or(0) != 0) body.refuse("top_logprobs", kNoLogprobs);
   for (const char* field : {"stream", "echo"})
     if (body.find<bool>(field).value_or(false)) body.refuse(field, "false");
   // Of a completion 0 asks for the chosen token's.
-  if (body.kind("logprobs").value_or(Json::Kind::null) == Json::Kind::integer) body.refuse("logprobs", "false or null");
-  if (body.find<bool>("logprobs").value_or(false)) body.refuse("logprobs", "false or null");
+  if (body.kind("logprobs").value_or(Json::Kind::null) == Json::Kind::integer) body.refuse("logprobs", kNoLogprobs);
+  if (body.find<bool>("logprobs").value_or(false)) body.refuse("logprobs", kNoLogprobs);
   if (!body.find<std::string>("suffix").value_or("").empty()) body.refuse("suffix", "an empty string");
   for (const char* field : {"user", "metadata", "store", "model", "service_tier", "safety_identifier",
                             "prompt_cache_key", "prompt_cache_retention", "stream_options"})
@@ -135,8 +142,8 @@ std::vector<int32_t> chat_prompt_of(const Engine& engine, const JsonReader& body
     read_nulls(m);
   }
   if (messages.empty()) body.refuse("messages", "at least one message");
-  // Its answer has structure, which a string would cut through.
-  if (!r.task.options.stop.empty()) body.refuse("stop", "none in a chat");
+  if (!r.task.options.stop.empty())
+    body.refuse("stop", "null in a chat, whose answer has parts that a string would cut through");
   r.thinking = body.find<bool>("thinking").value_or(true);
   ChatSettings settings{
       .thinking = r.thinking, .effort = body.find<std::string>("reasoning_effort").value_or(""), .tools_json = {}};
@@ -161,6 +168,17 @@ std::vector<int32_t> prompt_of(const Engine& engine, const JsonReader& body) {
   return ids;
 }
 
+// Each endpoint has the input of its own; the other's is a wrong or missing url.
+void check_url(const JsonReader& line, const JsonReader& body, bool chat) {
+  const char *wanted = chat ? "messages" : "prompt", *other = chat ? "prompt" : "messages";
+  const auto given = [&](const char* field) { return body.kind(field).value_or(Json::Kind::null) != Json::Kind::null; };
+  if (given(wanted) || !given(other)) return;
+  const char* fitting = chat ? "/v1/completions" : "/v1/chat/completions";
+  const std::string expected = str(fitting, ", as the body has ", other);
+  if (line.kind("url").value_or(Json::Kind::null) != Json::Kind::null) line.refuse("url", expected);
+  fail(ErrorCode::invalid_argument, line.source(), ": url: missing, expected ", expected);
+}
+
 }  // namespace
 
 BatchRequest read_request(const Engine& engine, const JsonReader& line, const GenerateOptions& defaults) {
@@ -172,7 +190,9 @@ BatchRequest read_request(const Engine& engine, const JsonReader& line, const Ge
     line.refuse("url", "/v1/completions or /v1/chat/completions");
   r.chat = url == "/v1/chat/completions";
   const JsonReader body = line.find<JsonReader>("body").value_or(line);
+  check_url(line, body, r.chat);
   r.task.options = options_of(body, defaults);
+  r.choices = read_choices(body);
   read_values_that_are_off(body);
   r.task.prompt = r.chat ? chat_prompt_of(engine, body, r) : prompt_of(engine, body);
   read_nulls(body);

@@ -13,6 +13,7 @@ struct BatchRequest {
   GenerateTask task;
   bool chat = false;
   bool thinking = true;  // chat: whether the answer begins with a thinking part
+  int64_t choices = 1;   // answers to one prompt
 };
 
 // `defaults`: where the body says nothing. Throws Error(invalid_argument) naming the field.

@@ -41,6 +41,7 @@ class Crowd {
       refused.error = runtime::kNoMemory;
     } catch (const Error& e) {
       refused.error = e.what();
+      refused.refused = e.code() == ErrorCode::invalid_argument || e.code() == ErrorCode::unsupported;
     }
     done_(number, std::move(refused));
   }

@@ -41,6 +41,7 @@ struct Generation {
   std::vector<TokenLogprobs> logprobs;
   std::string finish_reason;  // "stop", "length", "cancelled"; of generate_many() also "error"
   std::string error;          // with "error"
+  bool refused = false;       // with "error": the request asks for what cannot be; nothing was computed
   std::string stop;           // the stop string that ended it
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;                       // of the prompt: not computed, an earlier prompt began alike

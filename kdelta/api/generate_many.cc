@@ -7,6 +7,7 @@
 #include "kdelta/api/roof/roof_time.h"
 
 namespace kdelta {
+
 void Engine::generate_many(const std::function<bool(GenerateTask*)>& next,
                            const std::function<void(int64_t number, Generation generation)>& done,
                            const std::atomic<bool>* cancel) {

@@ -174,6 +174,75 @@ TEST_F(BatchFile, ABadRequestGetsItsErrorAndTheOthersTheirAnswers) {
   EXPECT_THAT(got["long"], HasSubstr("the context holds 512"));
 }
 
+// A client's mistake has one code, whether the line, its fields or the engine tells it.
+TEST_F(BatchFile, WhatAsksForTheImpossibleIsAnInvalidRequestWhereverItIsFound) {
+  write("in", R"(no json
+{"body":{"prompt":"x","temperature":-1}}
+{"body":{"prompt":[1,99999]}}
+{"body":{"prompt":[]}}
+{"body":{"prompt":"x","logit_bias":{"99999":1}}}
+{"body":{"prompt":")" +
+                  std::string(4000, 'x') + R"("}}
+)");
+  Engine engine = load(4);
+  EXPECT_EQ(run(engine, "out").failed, 6);
+  int lines = 0;
+  std::ifstream in(path("out"));
+  for (std::string line; std::getline(in, line); ++lines)
+    EXPECT_EQ(parse_json(line, {.name = "output"}).find("error")->find("code")->string(), "invalid_request") << line;
+  EXPECT_EQ(lines, 6);
+}
+
+TEST_F(BatchFile, SeveralChoicesAreTheAnswersOfTheirSeedsInOneLine) {
+  const std::string body = R"("prompt":"And God said, Let there be ","max_tokens":9,"temperature":1)";
+  std::string lines = "{\"custom_id\":\"three\",\"body\":{" + body + R"(,"n":3,"best_of":3,"seed":7}})" + "\n";
+  for (const char* seed : {"7", "8", "9"})
+    lines += "{\"custom_id\":\"" + std::string(seed) + "\",\"body\":{" + body + ",\"seed\":" + seed + "}}\n";
+  write("in", lines);
+  Engine engine = load(2);  // fewer at once than choices
+  EXPECT_EQ(run(engine, "out").done, 4);
+  auto alone = answers("out");
+  alone.erase("three");
+  std::map<std::string, std::string> together;
+  int64_t tokens = 0;
+  std::ifstream in(path("out"));
+  for (std::string line; std::getline(in, line);) {
+    const Json j = parse_json(line, {.name = "output"});
+    const Json& answer = *j.find("response")->find("body");
+    const int64_t completion = answer.find("usage")->find("completion_tokens")->integer();
+    if (j.find("custom_id")->string() != "three") {
+      tokens += completion;
+      continue;
+    }
+    for (const Json& choice : answer.find("choices")->array())
+      together[std::to_string(7 + choice.find("index")->integer())] = json_text(*choice.find("text"));
+    tokens -= completion;
+  }
+  EXPECT_EQ(together, alone);
+  EXPECT_EQ(tokens, 0) << "usage counts the tokens of all choices";
+  EXPECT_NE(together["7"], together["8"]);
+}
+
+TEST_F(BatchFile, AModelWithoutTokenizerAnswersInIds) {
+  LoadOptions o{.model = "tests/golden/linear_a"};
+  o.threads = 1;
+  o.max_length = 64;
+  Engine engine = Engine::load(o);
+  write("in", R"({"body":{"prompt":[1,2,3],"max_tokens":5,"temperature":0}})");
+  EXPECT_EQ(run(engine, "out").done, 1);
+  GenerateOptions g;
+  g.temperature = 0;
+  g.max_tokens = 5;
+  std::ifstream in(path("out"));
+  std::string line;
+  std::getline(in, line);
+  const Json j = parse_json(line, {.name = "output"});
+  std::vector<int32_t> ids;
+  for (const Json& id : j.find("response")->find("body")->find("choices")->array()[0].find("token_ids")->array())
+    ids.push_back(static_cast<int32_t>(id.integer()));
+  EXPECT_EQ(ids, engine.generate({1, 2, 3}, g).tokens);
+}
+
 TEST_F(BatchFile, FilesThatCannotServeAreRefusedBeforeAnythingRuns) {
   Engine engine = load(1);
   EXPECT_THAT(test::error_of([&] { run(engine, "out"); }), HasSubstr("cannot be read"));
@@ -194,7 +263,9 @@ TEST_F(BatchFile, AFieldThatWouldChangeTheAnswerIsRefusedByItsName) {
       R"("echo":true)",
       R"("suffix":"x")",
       R"("best_of":2)",
-      R"("n":2)",
+      R"("n":0)",
+      R"("n":129)",
+      R"("n":1.5)",
       R"("stream":true)",
       R"("response_format":{"type":"xml"})",
       R"("structured_outputs":{"regex":"a","choice":["a"]})",
@@ -214,8 +285,20 @@ TEST_F(BatchFile, AFieldThatWouldChangeTheAnswerIsRefusedByItsName) {
       {"body.messages[0].refusal", R"("messages":[{"role":"user","content":"Hi","refusal":"no"}])"},
       {"body.tool_choice", R"("tool_choice":"required","messages":[)" + hi + "]"},
       {"body.stop", R"("stop":"a","messages":[)" + hi + "]"},
+      {"body.logprobs: true, expected null: answers of a batch carry no log-probabilities",
+       R"("logprobs":true,"messages":[)" + hi + "]"},
+      {"body.best_of: integer 3, expected n, 2", R"("n":2,"best_of":3,"messages":[)" + hi + "]"},
+      {"url: string \"/v1/chat/completions\", expected /v1/completions, as the body has prompt", R"("prompt":"a")"},
       {"body.prompt", R"("prompt":"a","messages":[)" + hi + "]"}};
   for (const auto& [named, body] : chats) lines += R"({"url":"/v1/chat/completions","body":{)" + body + "}}\n";
+  const std::pair<const char*, std::string> urls[] = {
+      {"url: missing, expected /v1/chat/completions, as the body has messages",
+       R"({"body":{"messages":[)" + hi + "]}}"},
+      {"url: string \"/v1/completions\", expected /v1/chat/completions, as the body has messages",
+       R"({"url":"/v1/completions","body":{"prompt":null,"messages":[)" + hi + "]}}"},
+      {"url: missing, expected /v1/chat/completions, as the body has messages", R"({"messages":[)" + hi + "]}"},
+      {"body.prompt: missing", R"({"body":{}})"}};
+  for (const auto& [named, line] : urls) lines += line + "\n";
   lines += R"({"body":{"prompt":"x"},"temperature":0})";
   write("in", lines);
   Engine engine = load(4);
@@ -226,6 +309,7 @@ TEST_F(BatchFile, AFieldThatWouldChangeTheAnswerIsRefusedByItsName) {
     EXPECT_THAT(got["line-" + std::to_string(++number)], HasSubstr("body." + f.substr(1, f.find('"', 1) - 1))) << f;
   for (const auto& [named, body] : chats)
     EXPECT_THAT(got["line-" + std::to_string(++number)], HasSubstr(named)) << body;
+  for (const auto& [named, line] : urls) EXPECT_THAT(got["line-" + std::to_string(++number)], HasSubstr(named)) << line;
   EXPECT_THAT(got["line-" + std::to_string(++number)], HasSubstr("temperature: not supported"));
 }
 
