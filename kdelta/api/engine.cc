@@ -214,6 +214,24 @@ void check_dummy(const LoadOptions& o) {
   check_plan(o, shapes, nullptr, shapes.report.mapped_bytes + shapes.report.converted_bytes);
 }
 
+// Of vocabularies of one size too, an id may be another text here and there: every guess would be wrong. A draft model
+// without a tokenizer says nothing.
+void check_draft_tokenizer(const Tokenizer& ours, const std::string& directory) {
+  std::optional<Tokenizer> theirs;
+  try {
+    theirs.emplace(Tokenizer::load(directory));
+  } catch (const Error&) {
+    return;
+  }
+  if (theirs->vocab_size() != ours.vocab_size())
+    fail(ErrorCode::invalid_argument, "draft model: ", directory, ": a tokenizer of ", theirs->vocab_size(),
+         " tokens, expected the ", ours.vocab_size(), " of the model's");
+  for (int id = 0; id < ours.vocab_size() && !ours.is_special(id); ++id)
+    if (theirs->token_bytes(id) != ours.token_bytes(id))
+      fail(ErrorCode::invalid_argument, "draft model: ", directory, ": another tokenizer: token ", id, " is ",
+           printable(theirs->token_bytes(id)), ", the model's is ", printable(ours.token_bytes(id)));
+}
+
 }  // namespace
 
 Engine Engine::load(const LoadOptions& options) {
@@ -249,7 +267,10 @@ Engine Engine::load(const LoadOptions& options) {
     report(naming_force(options, [&] { return runtime::plan_memory(model, e->config); }));
     return Engine(std::move(e));
   }
-  if (!options.draft_model.empty()) e->draft = load_model(options.draft_model, LoadFormat::checkpoint);
+  if (!options.draft_model.empty()) {
+    if (e->tokenizer) check_draft_tokenizer(*e->tokenizer, options.draft_model);
+    e->draft = load_model(options.draft_model, LoadFormat::checkpoint);
+  }
   // Mapped weights may exceed memory, and what was copied is no longer available.
   if (cuda) {
     check_device(options, e->model, e->draft.model.get());

@@ -438,6 +438,35 @@ TEST(Drafts, ADraftModelNeedsDraftsAndItsMemoryIsInTheReport) {
   EXPECT_GT(drafted.work().accepted_drafts, 0);
 }
 
+TEST(Drafts, ADraftModelOfAnotherTokenizerIsRefusedByItsFirstOtherToken) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / ("kdelta_draft_" + std::to_string(getpid()));
+  fs::remove_all(folder);
+  fs::copy("models/tiny-k3-draft", folder);
+  std::vector<std::string> lines;
+  std::ifstream in(folder / "tiktoken.model");
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  const auto rank = [&](size_t i) { return lines[i].substr(lines[i].find(' ')); };
+  const auto text = [&](size_t i) { return lines[i].substr(0, lines[i].find(' ')); };
+  ASSERT_EQ(rank(300), " 300");
+  const std::string swapped = text(300) + rank(301);
+  lines[301] = text(301) + rank(300);
+  lines[300] = swapped;
+  LoadOptions o{.model = "models/tiny-k3"};
+  o.threads = 1;
+  o.max_length = 64;
+  o.drafts = 3;
+  o.draft_model = folder;
+  EXPECT_EQ(test::error_of([&] { Engine::load(o); }), "no error");
+  fs::remove(folder / "tiktoken.model");
+  EXPECT_EQ(test::error_of([&] { Engine::load(o); }), "no error") << "one without a tokenizer says nothing";
+  std::ofstream out(folder / "tiktoken.model");
+  for (const std::string& line : lines) out << line << "\n";
+  out.close();
+  EXPECT_THAT(test::error_of([&] { Engine::load(o); }), HasSubstr("another tokenizer: token 300 is"));
+  fs::remove_all(folder);
+}
+
 // A stop string that ends inside the drafts of a step: nothing behind it is heard.
 TEST(Drafts, AStopStringInsideAVerifiedStepEndsTheAnswerThere) {
   LoadOptions o{.model = "models/tiny-k3"};
