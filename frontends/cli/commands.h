@@ -60,6 +60,7 @@ int chat(const ChatFlags& options);
 struct InspectOptions {
   LoadOptions load;
   bool tensors = false, ops = false, json = false;
+  bool check = false;  // reads every value
 };
 int inspect(const InspectOptions& options);
 

@@ -1,12 +1,15 @@
-// kdelta inspect: config, tensors, sizes and memory plan, from config.json and headers alone.
+// kdelta inspect: config, tensors, sizes and memory plan, from config.json and headers alone; values with --check.
 #include <fmt/core.h>
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <optional>
 
 #include "frontends/cli/commands.h"
 #include "frontends/cli/json_text.h"
 #include "frontends/cli/terminal.h"
+#include "frontends/cli/usage.h"
+#include "kdelta/api/check_values.h"
 
 namespace kdelta::cli {
 namespace {
@@ -81,7 +84,36 @@ void print_notes(const ModelInfo& info, bool tensors) {
     fmt::print("{}  {}  {}  {}  {}\n", t.name, t.dtype, t.shape, size(t.bytes), t.file);
 }
 
-void print_text(const Engine& engine, const InspectOptions& o) {
+using Damaged = std::optional<std::vector<DamagedTensor>>;  // none: values were not looked at
+
+Damaged look_at_values(const InspectOptions& o) {
+  if (!o.check) return {};
+  if (o.load.dummy_weights) throw UsageError("--check: goes without --load-format dummy, which has no values");
+  ProgressBar bar("reading", false);
+  return check_values(
+      o.load.model, [&](int64_t done, int64_t total) { bar.update(done, total, "B"); }, &interrupted);
+}
+
+void print_damaged(const Damaged& damaged) {
+  if (!damaged) return;
+  fmt::print("\nvalues: {}\n", damaged->empty() ? "all are numbers" : "not all are numbers");
+  for (const DamagedTensor& d : *damaged)
+    fmt::print("  {} ({}, {}): {} of {} values are NaN or infinite, the first is number {}\n", d.name, d.dtype, d.file,
+               d.damaged, d.values, d.first);
+}
+
+void print_damaged_json(const Damaged& damaged) {
+  if (!damaged) return;
+  fmt::print(",\"damaged\":[");
+  for (size_t i = 0; i < damaged->size(); ++i) {
+    const DamagedTensor& d = (*damaged)[i];
+    fmt::print("{}{{\"name\":{},\"dtype\":{},\"file\":{},\"values\":{},\"damaged\":{},\"first\":{}}}",
+               i == 0 ? "" : ",", quoted(d.name), quoted(d.dtype), quoted(d.file), d.values, d.damaged, d.first);
+  }
+  fmt::print("]");
+}
+
+void print_text(const Engine& engine, const InspectOptions& o, const Damaged& damaged) {
   print_info(engine.info());
   const MemoryReport& m = engine.memory();
   const std::string each = o.load.ranks > 1 ? fmt::format(" of each of {} ranks", o.load.ranks) : "";
@@ -97,6 +129,7 @@ void print_text(const Engine& engine, const InspectOptions& o) {
              size(m.total()));
   fmt::print("\ntokenizer: {}\n", engine.has_tokenizer() ? "found" : engine.tokenizer_problem());
   print_notes(engine.info(), o.tensors);
+  print_damaged(damaged);
   if (o.ops) {
     print_ops(engine, "one step, 512 tokens of a prompt", 512, false);
     print_ops(engine, "one step, one token", 1, true);
@@ -114,7 +147,7 @@ void print_memory_json(const MemoryReport& m, int ranks) {
 }
 
 // `engine`: null when the model is described alone.
-void print_json(const ModelInfo& info, const Engine* engine, const InspectOptions& o) {
+void print_json(const ModelInfo& info, const Engine* engine, const InspectOptions& o, const Damaged& damaged = {}) {
   fmt::print("{{\"kind\":{},\"architecture\":{},\"fields\":{{", quoted(info.kind), quoted(info.architecture));
   for (size_t i = 0; i < info.fields.size(); ++i)
     fmt::print("{}{}:{}", i == 0 ? "" : ",", quoted(info.fields[i].first), quoted(info.fields[i].second));
@@ -139,6 +172,7 @@ void print_json(const ModelInfo& info, const Engine* engine, const InspectOption
     }
     fmt::print("]");
   }
+  print_damaged_json(damaged);
   if (engine != nullptr && o.ops) print_ops_json(*engine);
   fmt::print("}}\n");
 }
@@ -163,11 +197,12 @@ int inspect(const InspectOptions& o) {
   if (!load.dummy_weights)
     if (const auto foreign = describe_foreign(load.model)) show_foreign(*foreign, o);
   const Engine engine = Engine::load(load);
+  const Damaged damaged = look_at_values(o);
   if (o.json)
-    print_json(engine.info(), &engine, o);
+    print_json(engine.info(), &engine, o, damaged);
   else
-    print_text(engine, o);
-  return 0;
+    print_text(engine, o, damaged);
+  return damaged && !damaged->empty() ? kExitFailed : 0;
 }
 
 }  // namespace kdelta::cli

@@ -349,6 +349,10 @@ class Program {
     c.add_flag("--tensors", inspect_.tensors, "List every tensor");
     c.add_flag("--ops", inspect_.ops,
                "The ops of a step and the kernel each would run, and every name that --force takes");
+    c.add_flag(
+        "--check", inspect_.check,
+        "Read every value too, the only part that needs more than headers: tensors with NaN or infinite ones are "
+        "listed, and exit code 1");
     c.add_flag("--json", inspect_.json, "JSON");
   }
 
