@@ -116,7 +116,7 @@ class Printer {
 // the roof is taken within it.
 std::vector<Row> measure_concurrency(const BenchOptions& o, Engine& engine) {
   std::vector<Row> rows;
-  const int64_t prompt = o.prompt.front(), generate = std::max<int64_t>(o.generate.front(), 1);
+  const int64_t prompt = o.prompt.front(), generate = o.generate.front();
   for (int64_t c : o.concurrency)
     rows.push_back({.test = fmt::format("c{} pp{}+tg{}", c, prompt, generate),
                     .tokens = c * (prompt + generate),
@@ -137,9 +137,26 @@ std::vector<Row> measure_concurrency(const BenchOptions& o, Engine& engine) {
   return rows;
 }
 
+// What would be left out without a word is refused.
+void check_lists(const BenchOptions& o) {
+  const auto none = [](const std::vector<int64_t>& list) {
+    return std::all_of(list.begin(), list.end(), [](int64_t n) { return n == 0; });
+  };
+  if (o.concurrency.empty()) {
+    if (none(o.prompt) && none(o.generate)) throw UsageError("--n-prompt and --n-gen: 0, nothing to measure");
+    return;
+  }
+  for (const auto& [flag, list] : {std::pair("--n-prompt", &o.prompt), std::pair("--n-gen", &o.generate)})
+    if (list->size() != 1 || list->front() == 0)
+      throw UsageError(fmt::format("{}: {}, expected one length above 0 beside --concurrency", flag,
+                                   list->size() == 1 ? "0" : fmt::format("{} values", list->size())));
+  if (!none(o.depth)) throw UsageError("--n-depth: goes without --concurrency");
+}
+
 }  // namespace
 
 int bench(const BenchOptions& o) {
+  check_lists(o);
   LoadOptions load = o.load;
   check_load(load);
   for (int64_t d : o.depth)

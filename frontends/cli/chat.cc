@@ -27,7 +27,7 @@ constexpr const char* kHelp =
     "/save FILE       write the conversation as JSON lines, and to FILE.state what was computed of it\n"
     "/load FILE       go on with a saved conversation, without computing it again\n"
     "/stats           tokens and speed of the last answer\n"
-    "/exit            leave (also Ctrl-D)\n"
+    "/exit, /quit     leave (also Ctrl-D)\n"
     "A line ending in \\ goes on in the next. Ctrl-C stops an answer and clears a line; twice on an empty line it "
     "leaves.\n"
     "Ctrl-\\ ends the program at once.\n";
@@ -69,7 +69,7 @@ class Session {
       if (!person) std::signal(SIGINT, SIG_DFL);
       const auto line = input.read("> ");
       if (input.left()) return kExitInterrupted;
-      if (!line || *line == "/exit") return person || failed == 0 ? 0 : kExitFailed;
+      if (!line || *line == "/exit" || *line == "/quit") return person || failed == 0 ? 0 : kExitFailed;
       if (line->empty()) continue;
       try {
         check_text(*line, "line");

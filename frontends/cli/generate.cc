@@ -46,6 +46,8 @@ int generate(const GenerateFlags& o) {
     say("{} answered, {} failed, {} from an earlier run; prompts {} tokens ({} from prefixes), answers {} tokens; "
         "{}\n",
         p.done, p.failed, p.skipped, p.prompt_tokens, p.cached_tokens, p.tokens, clock_text(p.seconds));
+  if (const WorkCounts w = engine.work(); !o.quiet && o.load.drafts > 0)
+    say("{} drafts, {} kept, {} steps\n", w.drafts, w.accepted_drafts, w.steps);
   if (interrupted) return kExitInterrupted;
   return p.failed > 0 ? kExitFailed : 0;
 }

@@ -389,16 +389,16 @@ class Program {
     add_load(c, bench_.load);
     add_drafts(c, bench_.load);
     c.add_option("--concurrency", bench_.concurrency,
-                 "Requests at once, by commas: each of the first prompt and generate length; rows c1, c16, ...")
+                 "Requests at once, by commas: each of the one --n-prompt and --n-gen; rows c1, c16, ...")
         ->check(CLI::Range(int64_t{1}, int64_t{4096}))
         ->delimiter(',')
         ->allow_extra_args(false);
-    c.add_option("-p,--n-prompt", bench_.prompt, "Prompt lengths, by commas")
+    c.add_option("-p,--n-prompt", bench_.prompt, "Prompt lengths, by commas; 0: none")
         ->check(CLI::Range(int64_t{0}, kMostTokens))
         ->delimiter(',')
         ->allow_extra_args(false)
         ->capture_default_str();
-    c.add_option("-n,--n-gen", bench_.generate, "Generated tokens, by commas")
+    c.add_option("-n,--n-gen", bench_.generate, "Generated tokens, by commas; 0: none")
         ->check(CLI::Range(int64_t{0}, kMostTokens))
         ->delimiter(',')
         ->allow_extra_args(false)

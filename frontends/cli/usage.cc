@@ -113,6 +113,9 @@ std::string in_words_of_flags(const std::string& message) {
     if (message.starts_with(field)) {
       std::string told = std::string(flag) + message.substr(field.size());
       replace_first(told, "at least max_length,", "at least --max-model-len,");
+      replace_first(told, "(max_sequences)", "(--max-num-seqs)");
+      replace_first(told, "at most max_tokens,", "at most --max-tokens,");
+      replace_first(told, "but drafts is 0", "but --drafts is 0");
       return told;
     }
   // The prompt may have come from anywhere; what can be changed is the room for it.

@@ -123,7 +123,7 @@ void check_options(const LoadOptions& o) {
   require(o.prefix_snapshots >= 0 && o.prefix_snapshots <= kMost, "prefix_snapshots", o.prefix_snapshots,
           str("0 to ", kMost));
   require(o.token_budget >= o.max_sequences && o.token_budget <= kMost, "token_budget", o.token_budget,
-          str(o.max_sequences, " (max_sequences) to ", kMost));
+          str(o.max_sequences, o.max_sequences > 1 ? " (max_sequences)" : "", " to ", kMost));
   require(o.prefill_grid >= 1 && o.prefill_grid <= kMost, "prefill_grid", o.prefill_grid, str("1 to ", kMost));
 }
 

@@ -109,6 +109,9 @@ TEST(Program, ChatAnswersAndHoldsAConversationOverAPipe) {
   EXPECT_EQ(talk.status, 0);
   EXPECT_THAT(talk.err, HasSubstr("/nonesuch: unknown"));
   EXPECT_EQ(std::count(talk.out.begin(), talk.out.end(), '\n'), 2) << talk.out;
+  const Result quit = run_program(std::string("chat ") + kTiny + " -q", "<<'EOF'\n/quit\nHello\nEOF\n");
+  EXPECT_EQ(quit.status, 0);
+  EXPECT_EQ(quit.out + quit.err, "") << "nothing behind /quit is read";
 }
 
 TEST(Program, APipedChatWhoseAnswersFailSaysHowToGoOnAndFails) {

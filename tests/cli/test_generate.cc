@@ -51,6 +51,14 @@ TEST_F(Generate, AnswersEveryRequestOfAFileAndSaysHowFar) {
   EXPECT_EQ(text(path("out")), out);
 }
 
+TEST_F(Generate, ASummaryOfDraftsEndsARunThatHadThem) {
+  std::ofstream(path("in")) << R"({"body":{"prompt":"And God said","max_tokens":30,"temperature":0}})" << '\n';
+  EXPECT_THAT(generate("--drafts 3 --draft-model models/tiny-k3-draft").err,
+              testing::ContainsRegex("1 answered.*\n[1-9][0-9]* drafts, [1-9][0-9]* kept, [0-9]+ steps\n$"));
+  std::filesystem::remove(path("out"));
+  EXPECT_THAT(generate().err, testing::Not(HasSubstr("drafts,")));
+}
+
 TEST_F(Generate, RequestsMayComeFromStandardInputAndAnswersGoToAFile) {
   std::ofstream(path("in")) << R"({"custom_id":"a","body":{"prompt":"And God said","max_tokens":8,"temperature":0}})"
                             << '\n';
@@ -150,10 +158,10 @@ TEST_F(Generate, DraftsChangeNothingButTheNumberOfSteps) {
   EXPECT_EQ(run_program(base + " --drafts 17").status, 2);
   const Result alone = run_program(base + " --draft-model models/tiny-k3-draft");
   EXPECT_EQ(alone.status, 2);
-  EXPECT_THAT(alone.err, HasSubstr("--draft-model: given, but drafts is 0"));
+  EXPECT_THAT(alone.err, HasSubstr("--draft-model: given, but --drafts is 0"));
   const Result states = run_program(base + " --draft-states records");
   EXPECT_EQ(states.status, 2);
-  EXPECT_THAT(states.err, HasSubstr("--draft-states: given, but drafts is 0"));
+  EXPECT_THAT(states.err, HasSubstr("--draft-states: given, but --drafts is 0"));
 }
 
 TEST_F(Generate, ACacheThatDoesNotHoldOneContextIsRefusedByBothFlags) {
