@@ -19,6 +19,7 @@ target_link_options(kdelta_shared PRIVATE LINKER:--version-script=${map} LINKER:
 set(doors c.h c_base.h c_engine.h c_ops.h dlpack.h export.h ops.h engine.h options.h service.h)
 list(TRANSFORM doors PREPEND ${PROJECT_SOURCE_DIR}/kdelta/api/)
 target_sources(kdelta_shared PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${doors})
+add_library(kdelta::kdelta ALIAS kdelta_shared)
 foreach(component ops engine)
   add_library(kdelta_door_${component} INTERFACE)
   target_link_libraries(kdelta_door_${component} INTERFACE kdelta_shared)
