@@ -76,7 +76,16 @@ class Compiler {
     return it->second;
   }
 
+  // References with keywords beside them are compiled in place, so that schemas may nest deeper than their text.
   ExprId schema(const Json& s, const std::string& path) {
+    if (depth_ == kMostNested) refuse(path, str("schemas nested more than ", kMostNested, " deep"));
+    ++depth_;
+    const ExprId e = schema_inside(s, path);
+    --depth_;
+    return e;
+  }
+
+  ExprId schema_inside(const Json& s, const std::string& path) {
     if (s.kind() == Json::Kind::boolean) return s.boolean() ? json_.value() : g_.choice({});
     if (s.kind() != Json::Kind::object) wrong(path, s, "a schema: an object, true or false");
     if (++schemas_ > kMostSchemas) refuse(path, str("more than ", kMostSchemas, " schemas"));
@@ -390,6 +399,7 @@ class Compiler {
   }
 
   static constexpr int64_t kMostSchemas = 100'000;
+  static constexpr int kMostNested = 150;
 
   Grammar& g_;
   JsonRules json_;
@@ -397,6 +407,7 @@ class Compiler {
   std::map<std::string, RuleId> refs_;
   std::deque<Open> open_;
   int64_t schemas_ = 0;
+  int depth_ = 0;
 };
 
 }  // namespace

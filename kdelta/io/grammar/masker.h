@@ -66,7 +66,10 @@ class Masker {
   void reset();
   void check_work();
   const Local& local(std::span<const int32_t> nodes);
-  void walk(State from, int32_t below, std::span<uint32_t> bits, std::vector<int32_t>* exits);
+  void walk(State from, int32_t below, bool prose_is_set, std::span<uint32_t> bits, std::vector<int32_t>* exits);
+  bool set_prose(State state, std::span<uint32_t> bits);
+  State behind_any_character(State state);
+  bool takes_prose(State state);
   void set(std::span<uint32_t> bits, int32_t token) const;
   void make(State state, std::span<uint32_t> bits);
   static bool any(std::span<const uint32_t> bits);
@@ -81,7 +84,8 @@ class Masker {
   int64_t epoch_ = 0, mask_bytes_ = 0, masks_made_ = 0, work_begin_ = 0;
   std::unordered_map<State, Local> locals_;
   std::unordered_map<State, Whole> wholes_;
-  std::vector<State> path_;  // of a walk, by depth
+  std::unordered_map<State, int> prose_;  // characters of prose that a state takes, at most TokenTrie::kProse
+  std::vector<State> path_;               // of a walk, by depth
   std::vector<int32_t> nodes_;
 };
 

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "kdelta/core/error.h"
 #include "kdelta/io/grammar/test_earley.h"
 #include "kdelta/io/grammar/test_vocabulary.h"
@@ -168,6 +170,45 @@ TEST(Mask, EveryCallerOfARuleGoesOnBehindItAlsoThroughItsLastCall) {
   const Grammar g = simple("root ::= x \"a\" | x \"b\"\nx ::= \"c\" y\ny ::= \"c\"");
   EXPECT_EQ(allowed(v, g, {}), (std::vector<int32_t>{2, 3, 4}));
   EXPECT_EQ(allowed(v, g, std::vector<int32_t>{2, 2}), (std::vector<int32_t>{0, 1}));
+}
+
+// States that take all prose set its tokens at once, and states that take almost all of it must not.
+TEST(Mask, ProseSetAtOnceIsWhatReadingItTokenByTokenAllows) {
+  Rng rng(8);
+  std::vector<std::string> texts = TestVocabulary::all_bytes();
+  const std::vector<std::string> pieces = {"a",    " ",      "zz",      "\"",         "\\",       "\n",
+                                           "\x7F", "\u00e9", "\u4e2d",  "\U0001F600", "\xE4\xB8", "\xF0\x9F",
+                                           "\xC3", "\xAD",   "\\u00e9", "}",          "\": "};
+  while (texts.size() < 3000) {
+    std::string t;
+    for (uint64_t n = 1 + rng() % 9; n > 0; --n) t += pieces[rng() % pieces.size()];
+    texts.push_back(t);
+  }
+  const TestVocabulary v(texts);
+  int64_t prose = 0;
+  for (const uint32_t word : v.trie->prose()) prose += std::popcount(word);
+  EXPECT_GT(prose, 100);
+  const std::string any = R"([^"\\\x00-\x1F])";
+  for (const std::string& rule :
+       {any + "*", any + "{0,30}", any + "{0,12}", std::string("[^\"\\\\\\x00-\\x1Fz]*"), std::string(".*"),
+        std::string("[^\\u4e2d]*"), any + "* | [a-z]{3,40}", "(" + any + R"( | "\\" ["\\nu])*)"}) {
+    const Grammar g = parse_gbnf("root ::= \"\\\"\" (" + rule + ") \"\\\"\" \"}\"?");
+    const auto masker = v.masker(g);
+    std::vector<uint32_t> bits = v.bits();
+    Masker::State s = masker->next(masker->start(), '"');
+    for (int step = 0; step < 30 && masker->mask(s, bits); ++step) {
+      std::vector<int32_t> allowed;
+      for (int32_t t = 0; t < static_cast<int32_t>(texts.size()); ++t) {
+        const bool want = masker->next(s, t) != Automaton::kDead;
+        ASSERT_EQ(has(bits, t), want) << rule << ", step " << step << ", '" << texts[static_cast<size_t>(t)] << "'";
+        if (want && t != '"') allowed.push_back(t);
+      }
+      if (allowed.empty()) break;
+      // Character by character, so that the end of a bound comes near.
+      const bool single = has(bits, 'a') && rng() % 8 != 0;
+      s = masker->next(s, single ? 'a' : allowed[rng() % allowed.size()]);
+    }
+  }
 }
 
 TEST(Mask, WordsBehindTheVocabularyAreCleared) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kdelta/core/check.h"
+#include "kdelta/io/unicode.h"
 
 namespace kdelta::grammar {
 
@@ -41,6 +42,41 @@ TokenTrie::TokenTrie(std::span<const std::string_view> texts, std::span<const in
   }
   close(0);
   nodes_[0].end = static_cast<int32_t>(nodes_.size());
+  find_prose();
+}
+
+namespace {
+
+bool is_prose(std::string_view text) {
+  if (text.size() > TokenTrie::kProse) return false;
+  for (size_t i = 0; i < text.size();) {
+    const Char c = decode_char(text, i);
+    if (c.state == Utf8::invalid) return false;
+    if (c.state == Utf8::valid && (c.code < 0x20 || c.code == '"' || c.code == '\\' || c.code == 0x7F)) return false;
+    i += static_cast<size_t>(c.bytes);
+  }
+  return true;
+}
+
+}  // namespace
+
+void TokenTrie::find_prose() {
+  std::string path;
+  std::vector<int32_t> parent(nodes_.size(), 0), line(longest_ + 1, 0);
+  for (size_t i = 1; i < nodes_.size(); ++i) {
+    Node& n = nodes_[i];
+    path.resize(n.depth - 1u);
+    path += static_cast<char>(n.byte);
+    n.prose = is_prose(path);
+    parent[i] = line[n.depth - 1u];
+    line[n.depth] = static_cast<int32_t>(i);
+  }
+  for (size_t i = nodes_.size(); i-- > 1;)
+    if (!nodes_[i].prose) nodes_[static_cast<size_t>(parent[i])].prose = false;
+  prose_.assign((texts_.size() + 31) / 32, 0);
+  for (const Node& n : nodes_)
+    for (int32_t t = n.prose ? n.token : -1; t >= 0; t = twin(t))
+      prose_[static_cast<size_t>(t) / 32] |= uint32_t{1} << t % 32;
 }
 
 TokenTrie TokenTrie::of(const Tokenizer& tokenizer) {

@@ -18,6 +18,7 @@ class TokenTrie {
     int32_t token = -1;  // whose text ends here
     uint16_t depth = 0;  // bytes up to here
     uint8_t byte = 0;    // the last of them
+    bool prose = false;  // it and all below are prose
   };
   static constexpr size_t kLongest = 0xFFFF;
 
@@ -35,11 +36,18 @@ class TokenTrie {
   bool is_special(int32_t token) const { return special_[static_cast<size_t>(token)]; }
   std::string_view text(int32_t token) const { return texts_[static_cast<size_t>(token)]; }
   size_t longest() const { return longest_; }
+  // Most of a vocabulary is prose: characters that a string of JSON holds as they are, at most kProse bytes of them,
+  // the last one cut short or not. These are its tokens whose neighbours below are prose too; by id, as a mask.
+  static constexpr int kProse = 16;
+  std::span<const uint32_t> prose() const { return prose_; }
   int64_t bytes() const;
 
  private:
   std::vector<Node> nodes_;
+  void find_prose();
+
   std::vector<int32_t> twins_;
+  std::vector<uint32_t> prose_;
   std::vector<std::string_view> texts_;
   std::vector<bool> special_;
   size_t longest_ = 0;
