@@ -39,7 +39,7 @@ struct ServiceAnswer::Channel {
 
 // What a service and its answers share. Its thread alone touches the engine; whatever comes in waits in `inbox_` and
 // `cancels_` for the next step.
-class ServiceImpl {
+class KDELTA_HIDDEN ServiceImpl {
  public:
   using Channel = ServiceAnswer::Channel;
 
