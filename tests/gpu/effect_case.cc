@@ -88,8 +88,10 @@ bool EffectCase::run_row(const std::string& op, const std::string& variant) {
   try {
     call(device, at);
   } catch (const Error& e) {
-    if (e.code() == ErrorCode::unsupported && std::string_view(e.what()).find("refuses") != std::string_view::npos)
+    if (e.code() == ErrorCode::unsupported && std::string_view(e.what()).find("refuses") != std::string_view::npos) {
+      refused = e.what();
       return false;
+    }
     throw;
   }
   compare(device, "run eagerly");

@@ -96,7 +96,8 @@ class EffectCase {
     }
     EXPECT_GT(ran, 0) << op << ": no CUDA row takes this call";
   }
-  // False when the row refuses the call.
+  // False when the row refuses the call; `refused` says why.
+  std::string refused;
   bool run_row(const std::string& op, const std::string& variant);
 
   // For calls that a test makes by itself: the arrays as they are now to the device, and back.

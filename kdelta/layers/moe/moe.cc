@@ -108,7 +108,8 @@ AnyView Moe::run_experts(const Exec& ex, const Routing& r, const AnyConstView& z
   GroupedLinearArgs first{.x = z, .row = r.source, .expert_begin = r.expert_begin, .w = w1_, .out = gate};
   GroupedLinearArgs gated = first;
   gated.up_w = w3_, gated.activation = c_.activation, gated.beta = c_.beta, gated.linear_beta = c_.linear_beta;
-  if (grouped_linear_gates(ex, gated)) {
+  const bool in_one_pass = grouped_linear_gates(ex, gated);
+  if (in_one_pass) {
     grouped_linear(ex, gated);
   } else {
     grouped_linear(ex, first);
@@ -119,7 +120,7 @@ AnyView Moe::run_experts(const Exec& ex, const Routing& r, const AnyConstView& z
         ex,
         {.kind = c_.activation, .beta = c_.beta, .linear_beta = c_.linear_beta, .gate = gate, .up = up, .out = gate});
   }
-  grouped_linear(ex, {.x = gate, .expert_begin = r.expert_begin, .w = w2_, .out = y});
+  grouped_linear(ex, {.x = gate, .expert_begin = r.expert_begin, .w = w2_, .out = y, .routing_settled = in_one_pass});
   return y;
 }
 

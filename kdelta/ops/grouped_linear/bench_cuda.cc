@@ -11,7 +11,8 @@ struct Shape3 {
   const char* what;
   DType w;
   int64_t E, chosen, N, K;
-  bool rows;  // pairs name their token's row; else pair p has row p, as the down projection has
+  bool rows;           // pairs name their token's row; else pair p has row p, as the down projection has
+  bool gated = false;  // gate and up, with their activation
 };
 
 // T tokens that each choose `chosen` of E experts evenly at random; every set has another choice of as many experts.
@@ -42,23 +43,24 @@ Choice choose_experts(const Shape3& s, int64_t T, int set) {
 struct Data {
   std::shared_ptr<Buffer> w, scale, x, out;
   std::vector<std::shared_ptr<Buffer>> begin, row;
-  std::vector<Matrix> experts;
+  std::vector<Matrix> experts, ups;
 };
 
 std::shared_ptr<Data> make_data(const Shape3& s, int64_t T, int sets) {
   auto d = std::make_shared<Data>();
   const Matrix one = dense_matrix(nullptr, s.w, s.N, s.K);
   const int64_t P = T * s.chosen;
-  d->w = gpu_bench::filled(s.E * s.N * one.row_bytes);
-  d->scale = gpu_bench::uploaded(
-      std::vector<uint8_t>(static_cast<size_t>(std::max<int64_t>(16, s.E * s.N * one.scale_row_bytes)), 120));
+  const int64_t matrices = s.gated ? 2 : 1;
+  d->w = gpu_bench::filled(matrices * s.E * s.N * one.row_bytes);
+  d->scale = gpu_bench::uploaded(std::vector<uint8_t>(
+      static_cast<size_t>(std::max<int64_t>(16, matrices * s.E * s.N * one.scale_row_bytes)), 120));
   d->x = gpu_bench::filled((s.rows ? T : P) * s.K * 2);
   d->out = gpu_bench::filled(P * s.N * 2);
-  for (int64_t e = 0; e < s.E; ++e) {
+  for (int64_t e = 0; e < matrices * s.E; ++e) {
     Matrix m = one;
     m.data = static_cast<const uint8_t*>(d->w->data()) + e * s.N * one.row_bytes;
     if (m.is_mx()) m.scale = static_cast<const uint8_t*>(d->scale->data()) + e * s.N * one.scale_row_bytes;
-    d->experts.push_back(m);
+    (e < s.E ? d->experts : d->ups).push_back(m);
   }
   for (int set = 0; set < sets; ++set) {
     const Choice c = choose_experts(s, T, set);
@@ -72,9 +74,9 @@ void add_grouped(const std::string& variant, const Shape3& s, int64_t T) {
   const int64_t P = T * s.chosen;
   const Matrix one = dense_matrix(nullptr, s.w, s.N, s.K);
   const auto pairs = static_cast<double>(P), active = static_cast<double>(choose_experts(s, T, 0).active);
-  const Cost cost{
-      .bytes = active * static_cast<double>(one.bytes()) + static_cast<double>(((s.rows ? T : P) * s.K + P * s.N) * 2),
-      .flops = 2 * pairs * static_cast<double>(s.N * s.K)};
+  const Cost cost{.bytes = active * static_cast<double>(one.bytes()) * (s.gated ? 2 : 1) +
+                           static_cast<double>(((s.rows ? T : P) * s.K + P * s.N) * 2),
+                  .flops = 2 * pairs * static_cast<double>(s.N * s.K) * (s.gated ? 2 : 1)};
   gpu_bench::add(
       {.op = "grouped_linear",
        .variant = variant,
@@ -89,15 +91,19 @@ void add_grouped(const std::string& variant, const Shape3& s, int64_t T) {
                                .row = s.rows ? d->row[i]->view<const int32_t>({P}) : View<const int32_t>(),
                                .expert_begin = d->begin[i]->view<const int32_t>({s.E + 1}),
                                .w = d->experts,
-                               .out = d->out->view(DType::bf16, {P, s.N})});
+                               .out = d->out->view(DType::bf16, {P, s.N}),
+                               .up_w = d->ups});
          };
        }});
 }
 
 // Expert projections of Kimi-Linear-48B (bf16) and of Kimi K3 (MXFP4, and MXFP8 for comparison, on one of eight ranks).
 constexpr Shape3 kShapes[] = {
-    {"linear up", DType::bf16, 256, 8, 1024, 2304, true},   {"linear down", DType::bf16, 256, 8, 2304, 1024, false},
-    {"k3 up", DType::f4_e2m1, 896, 16, 3072, 3584, true},   {"k3 down", DType::f4_e2m1, 896, 16, 3584, 3072, false},
+    {"linear gate+up", DType::bf16, 256, 8, 1024, 2304, true, true},
+    {"linear up", DType::bf16, 256, 8, 1024, 2304, true},
+    {"linear down", DType::bf16, 256, 8, 2304, 1024, false},
+    {"k3 up", DType::f4_e2m1, 896, 16, 3072, 3584, true},
+    {"k3 down", DType::f4_e2m1, 896, 16, 3584, 3072, false},
     {"mxfp8 up", DType::f8_e4m3, 112, 2, 3072, 3584, true},
 };
 
@@ -107,6 +113,7 @@ KDELTA_GPU_BENCH(grouped_linear) {
       for (int64_t T : {1, 8, 64, 512, 2048, 8192}) {
         // The parity path, a look at its cost; the row for many pairs takes no few; the exact row serves them too.
         if (variant == "cuda" && (T != 8 || s.w != DType::bf16)) continue;
+        if (s.gated && (variant != "cuda_stream" || T > 64)) continue;
         if (variant == "cuda_gemm" && T * s.chosen <= (s.w == DType::bf16 ? 8 : 16) * s.E) continue;
         add_grouped(variant, s, T);
       }

@@ -36,6 +36,7 @@ struct Params {
   int64_t N;
   int K;
   float beta, linear_beta;
+  bool settled;  // the routing is older than the kernel in front
 };
 enum class Gate : uint8_t { none, swiglu, situ, sigmoid_gate };
 
@@ -44,9 +45,11 @@ template <DType kFormat, int kPairs8>
 struct Form {
   static constexpr int kTiles = kFormat == DType::bf16 ? 1 : 2;  // of 16 rows a warp
   static constexpr int kWarps = kFormat == DType::bf16 || kPairs8 == 2 ? 8 : 4;
-  static constexpr int kBlocks = kFormat == DType::bf16 ? 2 : kWarps == 8 ? 1 : 3;  // of a multiprocessor, at least
-  static constexpr int kAhead = kFormat == DType::bf16 ? 6 : kFormat == DType::f4_e2m1 ? 2 : 3;  // steps in flight
-  static constexpr int kColumns = WeightFormat<kFormat>::kColumns;                               // of a lane
+  // Blocks of a multiprocessor, at least, and steps in flight. In bf16 the 288 blocks of eight pairs' 2304 outputs find
+  // a place at once.
+  static constexpr int kBlocks = kFormat == DType::bf16 ? (kPairs8 == 1 ? 3 : 2) : kWarps == 8 ? 1 : 3;
+  static constexpr int kAhead = kFormat == DType::bf16 ? (kPairs8 == 1 ? 4 : 6) : kFormat == DType::f4_e2m1 ? 2 : 3;
+  static constexpr int kColumns = WeightFormat<kFormat>::kColumns;   // of a lane
   static constexpr int kStep = 4 * kColumns, kWords = kColumns / 8;  // 16-byte words of x a lane needs for a step
   static constexpr int kRows = kWarps / kHalves * kTiles * 16;
   static constexpr int kSums = kTiles * kPairs8 * 4 + 1;  // floats of a lane, and one against bank conflicts
@@ -56,24 +59,25 @@ struct Form {
   }
 };
 
-// x of the tile, in the order in which lanes want it: word (step, group of eight pairs, i, lane). Pairs that the tile
-// does not have stay whatever they are: an output sees its own pair alone.
+// x of the tile, in the order in which lanes want it: word (step, group of eight pairs, i, lane). Few pairs are copied
+// by several warps each. Pairs that the tile does not have stay whatever they are: an output sees its own pair alone.
 template <DType kFormat, int kPairs8>
 __device__ __forceinline__ void stage_inputs(const Params& p, const int64_t* row, int count, uint4* to) {
   using F = Form<kFormat, kPairs8>;
-  constexpr int kTogether = 8;
-  const int lane = static_cast<int>(threadIdx.x) % 32, words = p.K / 8;
-  for (int pair = static_cast<int>(threadIdx.x) / 32; pair < count; pair += F::kWarps) {
+  constexpr int kTogether = F::kBlocks == 3 && kFormat == DType::bf16 ? 3 : 8;  // as registers allow
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, words = p.K / 8;
+  const int share = max(1, F::kWarps / count), stride = 32 * share;  // warps of a pair; their words at once
+  for (int pair = warp / share; pair < count; pair += F::kWarps / share) {
     if (row[pair] < 0) continue;
     const bf16* x = p.x.at(row[pair]);
-    for (int first = lane; first < words; first += 32 * kTogether) {
+    for (int first = lane + warp % share * 32; first < words; first += stride * kTogether) {
       uint4 v[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i)
-        if (first + 32 * i < words) v[i] = load_cached16(x + (first + 32 * i) * 8);
+        if (first + stride * i < words) v[i] = load_cached16(x + (first + stride * i) * 8);
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        const int c = first + 32 * i, step = c / (4 * F::kWords), q = c / F::kWords % 4, word = c % F::kWords;
+        const int c = first + stride * i, step = c / (4 * F::kWords), q = c / F::kWords % 4, word = c % F::kWords;
         if (c >= words) break;
         uint32_t w[4];
         match_order<kFormat>(v[i], w);
@@ -163,12 +167,21 @@ __global__ void __launch_bounds__(Form<kFormat, kPairs8>::kWarps * 32, Form<kFor
   constexpr int kPairs = 8 * kPairs8, kThreads = F::kWarps * 32, kRows = F::kRows / (kGated ? 2 : 1);
   extern __shared__ __align__(16) uint4 inputs[];
   __shared__ int64_t row[kPairs];
-  pdl_trigger();
-  pdl_wait();
+  // The trigger comes behind the wait: when the next kernel begins, all in front of this one is there for it.
+  if (!p.settled) {
+    pdl_wait();
+    pdl_trigger();
+  }
   const Tile tile = find_tile<kPairs>(p.routing, blockIdx.x);
-  if (tile.expert < 0) return;
+  const auto wait_if_settled = [&] {
+    if (!p.settled) return;
+    pdl_wait();
+    pdl_trigger();
+  };
+  if (tile.expert < 0) return wait_if_settled();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, g = lane / 4, q = lane % 4;
   if (tile.expert == p.routing.E) {
+    wait_if_settled();
     for (int at = thread; at < tile.count * kRows; at += kThreads) {
       const int64_t n = int64_t{blockIdx.y} * kRows + at % kRows;
       if (n < p.N) p.out.put(tile.first + at / kRows, n, 0);
@@ -184,6 +197,7 @@ __global__ void __launch_bounds__(Form<kFormat, kPairs8>::kWarps * 32, Form<kFor
 #pragma unroll
   for (int i = 0; i < F::kAhead; ++i)
     if (begin + i < end) weights.load(i, begin + i);
+  wait_if_settled();
   if (thread < kPairs) row[thread] = thread < tile.count ? row_of(p.routing, tile.first + thread) : -1;
   __syncthreads();
   stage_inputs<kFormat, kPairs8>(p, row, tile.count, inputs);
@@ -241,16 +255,16 @@ template <DType kFormat, int kPairs8, Gate kGate>
 void run(const Exec& ex, const GroupedLinearArgs& a, const GroupedLinearDesc& d, void* scratch) {
   using F = Form<kFormat, kPairs8>;
   constexpr bool kGated = kGate != Gate::none;
-  const Params p{
-      .experts = experts_of(ex, a.w, scratch),
-      .up = kGated ? experts_of(ex, a.up_w, static_cast<char*>(scratch) + grouped::table_bytes(d.E)) : Experts{},
-      .routing = routing_of(ex, a, d, 8 * kPairs8),
-      .x = rows<const bf16>(a.x),
-      .out = projection_out(a.out, {}),
-      .N = d.N,
-      .K = static_cast<int>(d.K),
-      .beta = a.beta,
-      .linear_beta = a.linear_beta};
+  Params p{.experts = experts_of(ex, a.w, scratch),
+           .up = kGated ? experts_of(ex, a.up_w, static_cast<char*>(scratch) + grouped::table_bytes(d.E)) : Experts{},
+           .routing = routing_of(ex, a, d, 8 * kPairs8),
+           .x = rows<const bf16>(a.x),
+           .out = projection_out(a.out, {}),
+           .N = d.N,
+           .K = static_cast<int>(d.K),
+           .beta = a.beta,
+           .linear_beta = a.linear_beta};
+  p.settled = a.routing_settled && p.experts.table == nullptr;
   const dim3 grid(static_cast<unsigned>(slots_of(d.P, d.E, 8 * kPairs8).count),
                   grid_of(d.N, F::kRows / (kGated ? 2 : 1)));
   const Launch l{.grid = grid,

@@ -26,6 +26,9 @@ struct GroupedLinearArgs {
   std::span<const Matrix> up_w = {};  // empty, or E matrices like w
   ActivationKind activation = ActivationKind::swiglu;  // with up_w, as its parameters; see ops/activation/activation.h
   float beta = 1, linear_beta = 0;
+  // CUDA: the call in front of this one on its stream was one with up_w, and expert_begin and row are older: they may
+  // be read, and weights fetched, while that one ends.
+  bool routing_settled = false;
 };
 
 Cost grouped_linear_cost(

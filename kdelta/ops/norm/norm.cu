@@ -10,13 +10,21 @@ namespace {
 
 using namespace cuda;
 
-// kFew: the weights come while the sum is made, at the price of places for other rows' blocks.
+// kFew: the weights, which no kernel in front writes, come while those end, at the price of places for other rows'
+// blocks.
 template <int kGroup, int kChunks, bool kAligned, bool kFew, class In, class Out>
 __global__ void __launch_bounds__(RowGroup<kGroup>::kThreads)
     norm_rows(Rows<const In> x, const float* weight, Rows<Out> out, int64_t T, int64_t D, float eps) {
   using Group = RowGroup<kGroup>;
   __shared__ float shared[Group::kSharedFloats];
   pdl_trigger();
+  float w[kFew ? kChunks : 1][kChunk];
+  if constexpr (kFew)
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int64_t d = (c * kGroup + Group::lane()) * kChunk;
+      if (d < D) load_chunk<kAligned>(weight + d, D - d, w[c]);
+    }
   pdl_wait();
   const int64_t t = Group::row();
   float v[kChunks][kChunk], sum[1] = {0};
@@ -29,13 +37,6 @@ __global__ void __launch_bounds__(RowGroup<kGroup>::kThreads)
       for (int i = 0; i < kChunk; ++i) sum[0] = fmaf(v[c][i], v[c][i], sum[0]);
     }
   }
-  float w[kFew ? kChunks : 1][kChunk];
-  if constexpr (kFew)
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int64_t d = (c * kGroup + Group::lane()) * kChunk;
-      if (d < D) load_chunk<kAligned>(weight + d, D - d, w[c]);
-    }
   Group::sums(sum, shared);
   const float scale = rsqrtf(sum[0] / static_cast<float>(D) + eps);
 #pragma unroll
