@@ -5,6 +5,7 @@
 #include "kdelta/layers/over_ranks.h"
 #include "kdelta/layers/project_runs.h"
 #include "kdelta/ops/gated_norm/gated_norm.h"
+#include "kdelta/ops/kda/decode.h"
 #include "kdelta/ops/kda/kda.h"
 #include "kdelta/ops/linear/linear.h"
 #include "kdelta/ops/short_conv/short_conv.h"
@@ -146,9 +147,28 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
   // second queue pays, run the projections that the recurrence reads as they are: f_a and f_b one behind the other, b,
   // and g too unless it is stored as q, k and v are and of full rank; the bits are those of one queue.
   const Inputs in = take_inputs(ex, x);
-  const AnyView mixed = ex.scratch->take(x.dtype, {T, 3 * P});
+  const AnyView mixed = ex.scratch->take(x.dtype, {T, 3 * P}),
+                core = ex.scratch->take(x.dtype, {T, P}).split_last(H, K);
+  // beta stays raw: its sigmoid is taken once, in fp32, by the recurrence.
+  const KdaDecodeArgs step{.qkv = in.qkv,
+                           .conv_weight = conv_,
+                           .decay = in.decay.split_last(H, K),
+                           .beta = in.beta,
+                           .a_log = a_log_,
+                           .dt_bias = View<const float>(dt_bias_.data, {H, K}),
+                           .gate_kind = c_.bounded_gate ? KdaGate::bounded : KdaGate::softplus,
+                           .lower_bound = c_.bounded_gate ? c_.lower_bound : -5.0f,
+                           .scale = 1.0f / std::sqrt(static_cast<float>(K)),
+                           .gate = in.gate.split_last(H, K),
+                           .norm_weight = o_norm_,
+                           .norm_eps = c_.norm_eps,
+                           .seq = seq,
+                           .state = state[0],
+                           .window = state[1],
+                           .out = core};
+  const bool fused = b.n_prefill == 0 && seq.columns() == 1 && kda_decode_fuses(ex, step);
   const auto convolve = [&] {
-    short_conv(ex, {.x = in.qkv, .weight = conv_, .seq = seq, .state = state[1], .out = mixed});
+    if (!fused) short_conv(ex, {.x = in.qkv, .weight = conv_, .seq = seq, .state = state[1], .out = mixed});
   };
   const bool two_queues = ex.overlaps(T);
   if (two_queues) {
@@ -167,32 +187,34 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
     project_on_one_queue(ex, x, in);
     convolve();
     expand_decay(ex, in);
+    if (fused) expand_gate(ex, in);
   }
 
-  // beta stays raw: its sigmoid is taken once, in fp32, by the recurrence.
-  const AnyView core = ex.scratch->take(x.dtype, {T, P}).split_last(H, K);
-  kda(ex, {.q = mixed.columns(0, P).split_last(H, K),
-           .k = mixed.columns(P, P).split_last(H, K),
-           .v = mixed.columns(2 * P, P).split_last(H, K),
-           .gate = in.decay.split_last(H, K),
-           .beta = in.beta,
-           .a_log = a_log_,
-           .dt_bias = View<const float>(dt_bias_.data, {H, K}),
-           .gate_kind = c_.bounded_gate ? KdaGate::bounded : KdaGate::softplus,
-           .lower_bound = c_.bounded_gate ? c_.lower_bound : -5.0f,
-           .scale = 1.0f / std::sqrt(static_cast<float>(K)),
-           .seq = seq,
-           .state = state[0],
-           .records = state.size() > 2 ? state[2].as<float>() : View<float>(),
-           .out = core});
-
-  if (!two_queues) expand_gate(ex, in);
-  gated_norm(ex, {.x = core,
-                  .gate = in.gate.split_last(H, K),
-                  .weight = o_norm_,
-                  .eps = c_.norm_eps,
-                  .live = b.live(),
-                  .out = core});
+  if (fused) {
+    kda_decode(ex, step);
+  } else {
+    kda(ex, {.q = mixed.columns(0, P).split_last(H, K),
+             .k = mixed.columns(P, P).split_last(H, K),
+             .v = mixed.columns(2 * P, P).split_last(H, K),
+             .gate = step.decay,
+             .beta = step.beta,
+             .a_log = step.a_log,
+             .dt_bias = step.dt_bias,
+             .gate_kind = step.gate_kind,
+             .lower_bound = step.lower_bound,
+             .scale = step.scale,
+             .seq = seq,
+             .state = state[0],
+             .records = state.size() > 2 ? state[2].as<float>() : View<float>(),
+             .out = core});
+    if (!two_queues) expand_gate(ex, in);
+    gated_norm(ex, {.x = core,
+                    .gate = step.gate,
+                    .weight = step.norm_weight,
+                    .eps = step.norm_eps,
+                    .live = b.live(),
+                    .out = core});
+  }
   linear_over_ranks(ex, AnyConstView(core.data, core.dtype, {T, P}), o_, addend, out);
 }
 

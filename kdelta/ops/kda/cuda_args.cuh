@@ -9,6 +9,7 @@
 
 #include "kdelta/core/exec.h"
 #include "kdelta/ops/common/cuda/sequences.cuh"
+#include "kdelta/ops/kda/variants.h"
 
 namespace kdelta::kda_cuda {
 
@@ -168,6 +169,9 @@ __device__ __forceinline__ void zero_tail(const Args& a, int block, int blocks) 
 }
 
 constexpr int kTailBlocks = 16;
+
+Operand operand(const AnyConstView& x);
+Args arguments(const Exec& ex, const KdaArgs& a, const KdaDesc& d);
 
 // Launchers; every one only enqueues.
 void launch_portable(const Exec& ex, const Args& a);

@@ -4,10 +4,7 @@
 #include "kdelta/ops/kda/cuda_plan.cuh"
 #include "kdelta/ops/kda/variants.h"
 
-namespace kdelta {
-namespace {
-
-using namespace kda_cuda;
+namespace kdelta::kda_cuda {
 
 Operand operand(const AnyConstView& x) {
   return {x.data, x.stride[0], x.shape.rank == 3 ? x.stride[1] : 0, x.dtype == DType::bf16};
@@ -35,6 +32,13 @@ Args arguments(const Exec& ex, const KdaArgs& a, const KdaDesc& d) {
   x.lower_bound = a.lower_bound, x.scale = a.scale, x.faults = ex.faults;
   return x;
 }
+
+}  // namespace kdelta::kda_cuda
+
+namespace kdelta {
+namespace {
+
+using namespace kda_cuda;
 
 void run(const Exec& ex, const KdaArgs& a, const KdaDesc& d, void* scratch, int segments) {
   const Args x = arguments(ex, a, d);

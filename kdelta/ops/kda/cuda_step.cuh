@@ -82,6 +82,27 @@ __device__ __forceinline__ float widen(const Operand& x, uint32_t bits) {
   return __uint_as_float(x.is_bf16 ? bits << 16 : bits);
 }
 
+// Four channels of a row as they come from memory, at once.
+struct Four {
+  uint4 bits;  // of bf16 the first half
+};
+__device__ __forceinline__ Four load_four(const Operand& x, int64_t t, int h, int d) {
+  const int64_t at = t * x.token + h * x.head + d;
+  if (!x.is_bf16) return {__ldg(reinterpret_cast<const uint4*>(static_cast<const float*>(x.data) + at))};
+  const uint2 y = __ldg(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(x.data) + at));
+  return {make_uint4(y.x, y.y, 0, 0)};
+}
+__device__ __forceinline__ float4 widen(const Operand& x, const Four& y) {
+  if (!x.is_bf16)
+    return make_float4(__uint_as_float(y.bits.x), __uint_as_float(y.bits.y), __uint_as_float(y.bits.z),
+                       __uint_as_float(y.bits.w));
+  return make_float4(__uint_as_float(y.bits.x << 16), __uint_as_float(y.bits.x & 0xffff0000u),
+                     __uint_as_float(y.bits.y << 16), __uint_as_float(y.bits.y & 0xffff0000u));
+}
+__device__ __forceinline__ float4 four_of(const Operand& x, int64_t t, int h, int d) {
+  return widen(x, load_four(x, t, h, d));
+}
+
 // Sums of k k, q q and q k over a warp's channels.
 __device__ __forceinline__ float3 warp_sums(float q, float k) {
   float kk = k * k, qq = q * q, qk = q * k;

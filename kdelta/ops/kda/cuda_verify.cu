@@ -1,6 +1,7 @@
 // Decode rows that may have drafts, K = V = 128. A block takes all or some value rows of one head of one sequence: it
 // replays the records that the row starts from, prepares eight tokens side by side and takes them one after the other
 // with the state in registers.
+#include "kdelta/ops/common/cuda/async.cuh"
 #include "kdelta/ops/common/cuda/launch.cuh"
 #include "kdelta/ops/kda/cuda_step.cuh"
 
@@ -12,11 +13,6 @@ constexpr int kGroup = 8;  // tokens, or records, that are in shared memory toge
 // Where a head is one block, eight warps share the preparation of its tokens; where it is eight, four are enough.
 template <int kSplit>
 constexpr int kThreads = kSplit == 1 ? 256 : 128;
-
-// Asks the L2 for memory that begins and ends at 16 bytes.
-__device__ __forceinline__ void prefetch(const void* from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
 
 template <int kRows>
 struct alignas(16) Shared {
@@ -44,23 +40,6 @@ __device__ __forceinline__ void wait_for_head() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Four channels of a row as they come from memory, at once.
-struct Four {
-  uint4 bits;  // of bf16 the first half
-};
-__device__ __forceinline__ Four load_four(const Operand& x, int64_t t, int h, int d) {
-  const int64_t at = t * x.token + h * x.head + d;
-  if (!x.is_bf16) return {__ldg(reinterpret_cast<const uint4*>(static_cast<const float*>(x.data) + at))};
-  const uint2 y = __ldg(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(x.data) + at));
-  return {make_uint4(y.x, y.y, 0, 0)};
-}
-__device__ __forceinline__ float4 widen(const Operand& x, const Four& y) {
-  if (!x.is_bf16)
-    return make_float4(__uint_as_float(y.bits.x), __uint_as_float(y.bits.y), __uint_as_float(y.bits.z),
-                       __uint_as_float(y.bits.w));
-  return make_float4(__uint_as_float(y.bits.x << 16), __uint_as_float(y.bits.x & 0xffff0000u),
-                     __uint_as_float(y.bits.y << 16), __uint_as_float(y.bits.y & 0xffff0000u));
-}
 __device__ __forceinline__ float4 operator*(const float4& x, const float4& y) {
   return make_float4(x.x * y.x, x.y * y.y, x.z * y.z, x.w * y.w);
 }
@@ -162,14 +141,14 @@ __device__ __forceinline__ void prefetch_head(const Args& a, int id, int lane) {
   const Row r = read_row(a, n);
   if (!r.is_sound || r.first == -1 || r.len <= 0) return;
   if (lane == 0 && !r.is_fresh)
-    prefetch(static_cast<const S*>(a.state) + r.source * a.state_slot + static_cast<int64_t>(h) * 128 * 128,
-             128 * 128 * static_cast<int>(sizeof(S)));
-  if (lane < r.replayed) prefetch(record_of(a, r.first, lane, h), 384 * 4);
+    cuda::bulk_prefetch(static_cast<const S*>(a.state) + r.source * a.state_slot + static_cast<int64_t>(h) * 128 * 128,
+                        128 * 128 * static_cast<int>(sizeof(S)));
+  if (lane < r.replayed) cuda::bulk_prefetch(record_of(a, r.first, lane, h), 384 * 4);
   const int t = lane / 4;
   if (t >= r.len) return;
   const Operand& x = lane % 4 == 0 ? a.q : lane % 4 == 1 ? a.k : lane % 4 == 2 ? a.v : a.gate;
   const int size = x.is_bf16 ? 2 : 4;
-  prefetch(static_cast<const char*>(x.data) + ((r.begin + t) * x.token + h * x.head) * size, 128 * size);
+  cuda::bulk_prefetch(static_cast<const char*>(x.data) + ((r.begin + t) * x.token + h * x.head) * size, 128 * size);
 }
 
 // kRecords: drafts leave records, and the blocks of a head are one cluster.

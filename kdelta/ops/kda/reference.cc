@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "kdelta/ops/common/dispatch.h"
+#include "kdelta/ops/gated_norm/gated_norm.h"
+#include "kdelta/ops/kda/decode_variants.h"
 #include "kdelta/ops/kda/variants.h"
+#include "kdelta/ops/short_conv/short_conv.h"
 
 namespace kdelta {
 namespace {
@@ -199,6 +202,43 @@ void kda_replay_reference(const Exec&, const KdaReplayArgs& a, const KdaDesc& d,
       head.replay(a.records, a.slot.data[n], a.accepted.data[n] - 1);
       head.store(a.slot.data[n]);
     }
+}
+
+// The references of its three parts, one behind the other.
+void kda_decode_reference(const Exec& ex, const KdaDecodeArgs& a, const KdaDecodeDesc& d, void*) {
+  Options options = *ex.options;
+  for (const char* part : {"short_conv", "kda", "gated_norm"}) options.force[part] = "reference";
+  Exec plain = ex;
+  plain.options = &options, plain.observer = nullptr;
+  const DType dtype = a.qkv.dtype;
+  const int64_t keys = d.H * d.K, values = d.H * d.V, C = 2 * keys + values;
+  std::vector<std::byte> mixed_bytes(static_cast<size_t>(d.T * C * dtype_bytes(dtype)));
+  std::vector<std::byte> core_bytes(static_cast<size_t>(d.T * values * dtype_bytes(dtype)));
+  const AnyView mixed(mixed_bytes.data(), dtype, {d.T, C}), core(core_bytes.data(), dtype, {d.T, d.H, d.V});
+  short_conv(plain, {.x = a.qkv, .weight = a.conv_weight, .seq = a.seq, .state = a.window, .out = mixed});
+  const KdaArgs step{.q = mixed.columns(0, keys).split_last(d.H, d.K),
+                     .k = mixed.columns(keys, keys).split_last(d.H, d.K),
+                     .v = mixed.columns(2 * keys, values).split_last(d.H, d.V),
+                     .gate = a.decay,
+                     .beta = a.beta,
+                     .a_log = a.a_log,
+                     .dt_bias = a.dt_bias,
+                     .gate_kind = a.gate_kind,
+                     .lower_bound = a.lower_bound,
+                     .beta_kind = a.beta_kind,
+                     .norm_kind = a.norm_kind,
+                     .scale = a.scale,
+                     .seq = a.seq,
+                     .state = a.state,
+                     .out = core};
+  kda(plain, step);
+  gated_norm(plain, {.x = core, .gate = a.gate, .weight = a.norm_weight, .eps = a.norm_eps, .out = a.out});
+  // Zeros stay zeros there even beside a gate of NaN.
+  KdaArgs zeros = step;
+  zeros.out = a.out;
+  for (int64_t n = 0; n < a.seq.count(); ++n)
+    if (*a.seq.slot.at(n, 0) == -1) zero_rows(zeros, a.seq.cu.data[n], a.seq.cu.data[n + 1]);
+  zero_rows(zeros, a.seq.cu.data[a.seq.count()], d.T);
 }
 
 }  // namespace kdelta

@@ -51,6 +51,10 @@ __device__ __forceinline__ void bulk_load(void* to_shared, const void* from, uin
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
+// Asks the L2 for memory that begins and ends at 16 bytes.
+__device__ __forceinline__ void bulk_prefetch(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 // Shared memory written by ordinary stores is handed to bulk_store: each writer fences, then a block barrier, then one
 // thread stores, commits, and waits before the memory is written again.
 __device__ __forceinline__ void fence_shared_for_bulk() {
