@@ -10,6 +10,7 @@
 import argparse
 import datetime
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -88,7 +89,7 @@ def main():
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     out = ROOT / "bench/results" / folder / f"{date}-{args.topic}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"machine": {"cpu": cpu, "cpus": len(__import__("os").sched_getaffinity(0))}, "commit": commit, "date": date, "threads": 1,
+    out.write_text(json.dumps({"machine": {"cpu": cpu, "isa": kdelta._core.machine_isa()[-1], "cpus": len(os.sched_getaffinity(0))}, "commit": commit, "date": date, "threads": 1,
                                "command": f"python bench/doors.py --library PREFIX --topic {args.topic}", "kdelta": kdelta.__version__,
                                "measurements": rows}, indent=1) + "\n")
     print(out.relative_to(ROOT))

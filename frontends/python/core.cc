@@ -281,6 +281,7 @@ NB_MODULE(_core, m) {
     }
   });
   m.def("version", &kdelta::version);
+  m.def("machine_isa", &kdelta::machine_isa);
   nb::class_<Answer>(m, "Answer")
       .def("wait", &Answer::wait)
       .def("cancel", &Answer::cancel)
