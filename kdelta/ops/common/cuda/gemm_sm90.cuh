@@ -26,9 +26,10 @@ namespace kdelta::cuda {
 
 inline constexpr int kGemmRows = 128, kGemmColumns = 64, kGemmThreads = 384;
 
-template <DType kFormat, int kTokens>
+template <DType kFormat, int kTokens_>
 struct GemmShape {
   static constexpr int kRowBytes = kFormat == DType::bf16 ? 128 : kFormat == DType::f4_e2m1 ? 32 : 64;
+  static constexpr int kTokens = kTokens_;
   static constexpr int kWeightBytes = kGemmRows * kRowBytes, kTokenBytes = kTokens * 128;
   static constexpr int kStageBytes = kWeightBytes + kTokenBytes;
   static constexpr int kStages = 216 * 1024 / kStageBytes < 8 ? 216 * 1024 / kStageBytes : 8;
@@ -136,7 +137,12 @@ __device__ __forceinline__ void multiply_item(const Work& work, const Item& item
   const int group = static_cast<int>(threadIdx.x) / 128, lane = static_cast<int>(threadIdx.x) % 32,
             warp = static_cast<int>(threadIdx.x) / 32 % 4, g = lane / 4, q = lane % 4,
             tile_row = group * 64 + warp * 16 + g;
-  float sum[kColumns / 2] = {};
+  // The first product of an item overwrites. Where a kernel has several widths, ptxas would serialise the products of
+  // codes for it ("insufficient register resources"): there sums begin as zeros.
+  constexpr bool kZeros = Work::kBoxTokens < Shape::kTokens;
+  float sum[kColumns / 2];
+#pragma unroll
+  for (int i = 0; kZeros && i < kColumns / 2; ++i) sum[i] = 0;
   int previous = -1;
   // Behind the products of a stage: those of the one before are done, and its memory is free.
   const auto behind = [&] {
@@ -175,7 +181,7 @@ __device__ __forceinline__ void multiply_item(const Work& work, const Item& item
       codes.load_scales(item.first_step + step + 1);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) Wgmma<kColumns>::registers(sum, a[k], b + 2 * k, true);
+      for (int k = 0; k < 4; ++k) Wgmma<kColumns>::registers(sum, a[k], b + 2 * k, kZeros || step > 0 || k > 0);
       wgmma_commit();
       behind();
     };
