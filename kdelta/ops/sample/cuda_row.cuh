@@ -2,7 +2,7 @@
 // number. Top-k, top-p and min-p each keep a prefix of the order "larger value, then lower id": one Cut.
 #pragma once
 
-#include "kdelta/ops/sample/cuda_team.cuh"
+#include "kdelta/ops/sample/cuda_list.cuh"
 
 namespace kdelta::sample_cuda {
 
@@ -44,6 +44,8 @@ struct RowShared {
   uint64_t found[3];
   uint64_t place[2];  // in turn
   double warp_sum[kWarps];
+  uint64_t list[kListed];  // of the first block
+  int listed;
 };
 
 template <int kBlocks>
@@ -56,7 +58,7 @@ class Row {
   // Where the weight, added up from the first bin on, reaches `want`: the bin, the weight in front of it and its own.
   struct Crossing {
     int bin;
-    uint64_t before, here;
+    uint64_t before, here, want;
   };
   // elements(f) calls f(bin, weight) for the thread's share. wanted(weight of all) is cut to what there is.
   template <class Elements, class Wanted>
@@ -78,7 +80,7 @@ class Row {
     if (before < want && want <= before + mine)
       s_.found[0] = static_cast<uint64_t>(b), s_.found[1] = before, s_.found[2] = mine;
     __syncthreads();
-    const Crossing c{static_cast<int>(s_.found[0] & 255), s_.found[1], s_.found[2]};
+    const Crossing c{static_cast<int>(s_.found[0] & 255), s_.found[1], s_.found[2], want};
     __syncthreads();
     return c;
   }
@@ -112,19 +114,68 @@ class Row {
             locate([&](uint32_t key, int) { return key == prefix ? 1.0 : 0.0; }, [&](double) { return place; })};
   }
 
-  // The k best tokens, k < vocabulary. `own`: the largest key of this thread, `largest`: of all. The k-th of the
-  // threads' is no larger than the k-th of all, and what lies below it need not be looked at.
-  __device__ Cut best(uint64_t k, uint32_t own, uint32_t largest) {
-    uint32_t floor = 0;
-    if (k <= kBlocks * kThreads / 4) {
-      constexpr int kShift = 16;  // 256 bins span two powers of two below the largest
-      const Crossing c = cross([&](auto&& f) { f(static_cast<int>(min(largest - own >> kShift, 255u)), 1); },
-                               [&](uint64_t) { return k; });
-      const uint32_t reach = static_cast<uint32_t>(c.bin + 1) << kShift;
-      if (c.bin < 255 && reach <= largest) floor = largest - reach;
-    }
+  // A key below which none of the k best tokens lies, k < vocabulary; 0 when that would take longer than it saves.
+  // `own`: the largest key of this thread, `largest`: of all. The k-th of the threads' is no larger than the k-th of
+  // all.
+  __device__ uint32_t floor_of(uint64_t k, uint32_t own, uint32_t largest) {
+    if (k > kBlocks * kThreads / 4) return 0;
+    constexpr int kShift = 16;  // 256 bins span two powers of two below the largest
+    const Crossing c = cross([&](auto&& f) { f(static_cast<int>(min(largest - own >> kShift, 255u)), 1); },
+                             [&](uint64_t) { return k; });
+    const uint32_t reach = static_cast<uint32_t>(c.bin + 1) << kShift;
+    return c.bin < 255 && reach <= largest ? largest - reach : 0;
+  }
+  __device__ Cut best(uint64_t k, uint32_t floor) {
     return select(
         floor, [](uint32_t, int) { return uint64_t{1}; }, k);
+  }
+
+  // The tokens of which take(logit, id) holds to the first block's list, in no order: how many; -1, and nothing is
+  // written, when the list does not hold them.
+  template <class Take>
+  __device__ int collect(Take&& take) {
+    uint64_t mine = 0, block = 0, all[kBlocks];
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) mine += take(x[i], begin + i) ? 1 : 0;
+    uint64_t place = team.scan(mine, &block), total = 0;
+    team.gather(block, all);
+#pragma unroll
+    for (int r = 0; r < kBlocks; ++r) {
+      if (r < Team<kBlocks>::rank()) place += all[r];
+      total += all[r];
+    }
+    if (total > kListed) return -1;
+    if (mine > 0)
+      for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads)
+        if (take(x[i], begin + i)) Team<kBlocks>::poke(s_.list + place++, 0, pack(x[i], begin + i));
+    Team<kBlocks>::sync();
+    return static_cast<int>(total);
+  }
+  // The word that first(list), run by the first block alone, gives: for all.
+  template <class First>
+  __device__ uint64_t ask_list(First&& first) {
+    uint64_t* place = &s_.place[place_turn_];
+    place_turn_ ^= 1;
+    if (Team<kBlocks>::rank() == 0) {
+      const uint64_t word = first(s_.list);
+      if (threadIdx.x == 0) *place = word;
+    }
+    Team<kBlocks>::sync();
+    return Team<kBlocks>::peek(place, 0);
+  }
+  // Of the first n words of the list, in their order, the one at which the sum of weights passes target(all of it); as
+  // locate(). The first block alone.
+  template <class Weight, class Target>
+  __device__ int locate_listed(int n_listed, Weight&& weight, Target&& target) {
+    const auto at = [&](int i) { return i < n_listed ? weight(s_.list[i]) : 0.0; };
+    double sum = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < n_listed; i += kThreads) sum += at(i);
+    const double total = team.in_block(sum, [](double a, double b) { return a + b; });
+    if (threadIdx.x == 0) s_.listed = -1;
+    __syncthreads();
+    if (total > 0) scan_block(at, 0, n_listed, target(total), 0, [&](int i) { s_.listed = i; });
+    __syncthreads();
+    return s_.listed;
   }
 
   // The first id whose weight, added up by rising id, passes target(weight of all); the last that weighs anything when
@@ -156,7 +207,8 @@ class Row {
       const int there = pass(s_.warp_sum, goal, before);
       const int from = min(there * share, n), to = min(from + share, n);
       __syncthreads();  // the sums are read
-      scan_block([&](int i) { return i < to ? weight(key_of(x[i]), begin + i) : 0.0; }, from, to, goal, before, place);
+      scan_block([&](int i) { return i < to ? weight(key_of(x[i]), begin + i) : 0.0; }, from, to, goal, before,
+                 [&](int i) { *place = static_cast<uint64_t>(static_cast<int64_t>(begin + i)); });
     }
     Team<kBlocks>::sync();
     return owner < 0 ? -1 : static_cast<int>(static_cast<int64_t>(Team<kBlocks>::peek(place, owner)));
@@ -194,10 +246,10 @@ class Row {
     }
     return x;
   }
-  // In the ids [first, last): first the warp that holds the place, then the lane, a run of ids for each, then the id.
-  // All of the block.
-  template <class At>
-  __device__ void scan_block(At&& at, int first, int last, double goal, double before, uint64_t* place) {
+  // In [first, last): first the warp that holds the place, then the lane, a run of indices for each, then the index,
+  // with which one thread calls found(), if any weighs anything. All of the block.
+  template <class At, class Found>
+  __device__ void scan_block(At&& at, int first, int last, double goal, double before, Found&& found) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int each = (last - first + kThreads - 1) / kThreads, mine_from = first + static_cast<int>(threadIdx.x) * each;
     double mine = 0;
@@ -211,15 +263,15 @@ class Row {
     const int owner = passed != 0 ? __ffs(static_cast<int>(passed)) - 1 : 31 - __clz(static_cast<int>(some));
     if (lane != owner) return;
     before += sum - mine;
-    int id = -1;
+    int index = -1;
     for (int i = 0; i < each; ++i) {
       const double w = at(mine_from + i);
       if (w <= 0) continue;
-      id = begin + mine_from + i;
+      index = mine_from + i;
       before += w;
       if (before > goal) break;
     }
-    *place = static_cast<uint64_t>(static_cast<int64_t>(id));
+    found(index);
   }
 
   // Two words of 32 bits: such additions the memory does itself.

@@ -45,6 +45,19 @@ class Team {
     }
   }
 
+  // Writes a word of shared memory as block `rank` has it.
+  __device__ static void poke(uint64_t* word, int rank, uint64_t x) {
+    if constexpr (kBlocks == 1) {
+      *word = x;
+    } else {
+#if __CUDA_ARCH__ >= 900
+      uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(word));
+      asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(at) : "r"(rank));
+      asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(at), "l"(x) : "memory");
+#endif
+    }
+  }
+
   // Of all threads of the block.
   template <class T, class Op>
   __device__ T in_block(T x, Op op) {

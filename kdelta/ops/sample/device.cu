@@ -182,7 +182,10 @@ class Draw {
     const int wanted = min(min(r_.top_logprobs, p_.W), p_.V);
     if (wanted <= 0) return;
     Cut cut;
-    if (wanted < p_.V) cut = row_.best(static_cast<uint64_t>(wanted), own_, key_of(raw_best_));
+    if (wanted < p_.V) {
+      const auto k = static_cast<uint64_t>(wanted);
+      cut = row_.best(k, row_.floor_of(k, own_, key_of(raw_best_)));
+    }
     // The list has an order only after the next step: every entry's place is the number of better ones.
     const auto stays = [&](int i) { return cut.keeps(key_of(row_.x[i]), row_.begin + i); };
     uint64_t mine = 0, all[kBlocks], block = 0;
@@ -279,34 +282,85 @@ class Draw {
   __device__ int draw(float best) {
     const Weight weight(best, r_.temperature);
     const auto probability = [&](uint32_t key) { return weight(value_of(key)); };
-    Cut by_rank, by_mass;
-    if (r_.top_k > 0 && r_.top_k < p_.V) by_rank = row_.best(static_cast<uint64_t>(r_.top_k), own_, key_of(best));
-    if (r_.top_p < 1) {
-      // As integers, so that a sum has no order. The resolution, 2^-44 of the best at 163,840 tokens, is that of the
-      // cut.
-      const double unit = static_cast<double>(uint64_t{1} << p_.mass_bits), part = static_cast<double>(r_.top_p);
-      const auto mass = [&](uint32_t key, int id) {
-        return by_rank.keeps(key, id) ? fixed_point(probability(key), p_.mass_bits) : 0;
-      };
-      uint64_t total = 0;
-      each([&](int i) { total += mass(key_of(row_.x[i]), row_.begin + i); });
-      total = row_.team.reduce(total, [](uint64_t a, uint64_t b) { return a + b; });
-      // What is rarer than an even share of the part to drop cannot be needed to reach top_p, even all of it together.
-      const double share = (1 - part) * (static_cast<double>(total) / unit) / p_.V * 0.999;
-      const double least = static_cast<double>(best) + static_cast<double>(r_.temperature) * log(share);
-      const uint32_t floor = least > -3e38 ? key_of(positive_zero(__double2float_rd(least))) : 0;
-      const uint64_t wanted = max(__double2ull_ru(part * static_cast<double>(total)), 1ull);
-      by_mass = row_.select(max(floor, by_rank.key), mass, wanted);
-    }
-    const double least = static_cast<double>(r_.min_p);
+    const auto mass_of = [&](uint32_t key) { return fixed_point(probability(key), p_.mass_bits); };
+    const double part = static_cast<double>(r_.top_p), least = static_cast<double>(r_.min_p);
     const double u = uniform(r_.seed, static_cast<uint64_t>(r_.output));
+    // As integers, so that a sum has no order. The resolution, 2^-44 of the best at 163,840 tokens, is that of the cut.
+    const auto wanted = [&](uint64_t total) -> uint64_t {
+      return max(__double2ull_ru(part * static_cast<double>(total)), 1ull);
+    };
+    const auto draws = [&](double p) { return p >= least ? p : 0.0; };
+    Cut by_rank, by_mass;
+    if (r_.top_k > 0 && r_.top_k < p_.V) {
+      const auto k = static_cast<uint64_t>(r_.top_k);
+      const uint32_t floor = row_.floor_of(k, own_, key_of(best));
+      const int listed = floor == 0 ? -1 : row_.collect([&](float x, int) { return key_of(x) >= floor; });
+      if (listed >= 0)
+        return static_cast<int>(row_.ask_list([&](uint64_t* list) {
+          sort_list(list, listed);
+          int kept = min(listed, r_.top_k);
+          if (r_.top_p < 1)
+            kept = prefix_of(
+                row_.team, list, kept, [&](uint64_t x) { return mass_of(static_cast<uint32_t>(x >> 32)); }, wanted);
+          // A draw goes by rising id: the complement of the id comes in front.
+          for (int i = static_cast<int>(threadIdx.x); i < kept; i += kThreads) list[i] = list[i] << 32 | list[i] >> 32;
+          sort_list(list, kept);
+          const int at = row_.locate_listed(
+              kept, [&](uint64_t x) { return draws(probability(static_cast<uint32_t>(x))); },
+              [&](double total) { return u * total; });
+          return static_cast<uint64_t>(at < 0 ? ~uint64_t{0} : ~(list[at] >> 32) & 0xffffffffu);
+        }));
+      by_rank = row_.best(k, floor);
+    }
+    if (r_.top_p < 1) by_mass = cut_by_mass(best, by_rank, mass_of, wanted);
     return row_.locate(
         [&](uint32_t key, int id) {
-          if (!by_rank.keeps(key, id) || !by_mass.keeps(key, id)) return 0.0;
-          const double p = probability(key);
-          return p >= least ? p : 0.0;
+          return by_rank.keeps(key, id) && by_mass.keeps(key, id) ? draws(probability(key)) : 0.0;
         },
         [&](double total) { return u * total; });
+  }
+
+  // Bins of an eighth of a power of two of the probability find the cut roughly, with all tokens looked at once; those
+  // of its bin are then sorted.
+  template <class Mass, class Wanted>
+  __device__ Cut cut_by_mass(float best, const Cut& by_rank, Mass&& mass_of, Wanted&& wanted) {
+    const float rate = static_cast<float>(1.4426950408889634 / static_cast<double>(r_.temperature));
+    const auto bin_of = [&](float x) {  // never falls as x falls
+      const float d = __fsub_rn(best, x), t = d == 0 ? 0.0f : __fmul_rn(d, rate);
+      return t < 31.75f ? static_cast<int>(t * 8) : kBins - 1;
+    };
+    const auto mass = [&](uint32_t key, int id) { return by_rank.keeps(key, id) ? mass_of(key) : 0; };
+    const auto c = row_.cross(
+        [&](auto&& f) {
+          uint64_t rest = 0;            // of the last bin, where most tokens may lie
+          constexpr int kTogether = 4;  // so that one's latencies lie under another's
+          for (int base = static_cast<int>(threadIdx.x); base < row_.n; base += kTogether * kThreads) {
+            int bin[kTogether];
+            uint64_t m[kTogether];
+#pragma unroll
+            for (int j = 0; j < kTogether; ++j) {
+              const int i = base + j * kThreads;
+              const float x = row_.x[min(i, row_.n - 1)];
+              bin[j] = bin_of(x), m[j] = i < row_.n ? mass(key_of(x), row_.begin + i) : 0;
+              if (bin[j] == kBins - 1) rest += m[j], m[j] = 0;
+            }
+#pragma unroll
+            for (int j = 0; j < kTogether; ++j) f(bin[j], m[j]);
+          }
+          f(kBins - 1, rest);
+        },
+        wanted);
+    const int listed =
+        row_.collect([&](float x, int id) { return bin_of(x) == c.bin && by_rank.keeps(key_of(x), id); });
+    if (listed <= 0) return row_.select(by_rank.key, mass, c.want);
+    const uint64_t last = row_.ask_list([&](uint64_t* list) {
+      sort_list(list, listed);
+      return list[prefix_of(
+                      row_.team, list, listed, [&](uint64_t x) { return mass_of(static_cast<uint32_t>(x >> 32)); },
+                      [&](uint64_t) { return c.want - c.before; }) -
+                  1];
+    });
+    return {static_cast<uint32_t>(last >> 32), id_of(last)};
   }
 
   const Params& p_;
