@@ -494,6 +494,7 @@ TEST_F(COps, MessagesBelongToTheirThread) {
   EXPECT_STREQ(kdelta_last_error(), "kda: q: missing (null)");
 }
 
+// Not under the sanitizers: that of threads ends a forked process which starts one.
 TEST_F(COps, TheChildOfAForkIsRefusedAndMayMakeAContextOfItsOwn) {
   const pid_t child = fork();
   if (child == 0) {
