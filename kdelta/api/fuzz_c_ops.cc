@@ -41,6 +41,7 @@ void fill_integers(fuzz::Input& in, Argument& a) {
 }
 
 void reallocate(fuzz::Input& in, Argument& a) {
+  a.view.byte_offset = 0;
   if (!a.allocate()) return;
   const bool integers = a.view.dtype.code == kDLInt && a.strides.empty();
   if (integers && (a.view.dtype.bits == 32 || a.view.dtype.bits == 64)) return fill_integers(in, a);
@@ -77,7 +78,11 @@ void spoil(fuzz::Input& in, Call& c) {
       reallocate(in, a);
       break;
     case 5:
-      a.view.byte_offset = in.pick(3);  // within the guard
+      if (a.view.data == nullptr) break;
+      // What is written stays in place, what is read may begin within the guard.
+      if (a.written) a.view.data = a.as<char>() + a.view.byte_offset;
+      a.view.byte_offset = in.pick(3);
+      if (a.written) a.view.data = a.as<char>() - a.view.byte_offset;
       break;
     case 6:
       a.view.device = {in.pick(2) == 0 ? kDLCUDA : kDLCUDAHost, static_cast<int32_t>(in.byte())};
