@@ -1,6 +1,6 @@
 #include "kdelta/model/bind.h"
 
-#include <cmath>
+#include <algorithm>
 #include <exception>
 #include <system_error>
 #include <thread>
@@ -9,6 +9,7 @@
 #include "kdelta/core/moves.h"
 #include "kdelta/core/threads.h"
 #include "kdelta/model/bound_weights.h"
+#include "kdelta/model/dummy.h"
 
 namespace kdelta {
 
@@ -19,31 +20,31 @@ BoundWeights& BoundWeights::operator=(BoundWeights&&) noexcept = default;
 
 namespace {
 
-int64_t dummy_bytes(const WeightSpec& spec) {
-  return std::holds_alternative<Matrix*>(spec.target) ? spec.shape.numel() * 2
-                                                      : WeightReader::values_shape(spec).numel() * 4;
+// A weight of dummy(): `bytes` of codes or values, and behind those of an MX matrix its scales.
+struct Dummy {
+  Matrix matrix;  // without data; of vectors not used
+  int64_t bytes = 0, scale_bytes = 0;
+};
+
+Dummy dummy_of(const PlacedSpec& placed, DummyFormats& formats) {
+  if (!std::holds_alternative<Matrix*>(placed.spec.target))
+    return {{}, WeightReader::values_shape(placed.spec).numel() * 4, 0};
+  const Matrix m = formats.matrix(placed);
+  return {m, m.rows * m.row_bytes, m.is_mx() ? m.rows * (m.cols / kMxBlock) : 0};
 }
 
-void point(const WeightSpec& spec, void* data) {
-  if (Matrix* const* matrix = std::get_if<Matrix*>(&spec.target))
-    **matrix = dense_matrix(data, DType::bf16, spec.shape[0], spec.shape[1]);
-  else
+void point(const WeightSpec& spec, const Dummy& dummy, void* data) {
+  if (Matrix* const* matrix = std::get_if<Matrix*>(&spec.target)) {
+    const Matrix& m = dummy.matrix;
+    const auto* scale = m.is_mx() ? static_cast<const uint8_t*>(data) + dummy.bytes : nullptr;
+    **matrix = dense_matrix(data, m.dtype, m.rows, m.cols, scale);
+    (*matrix)->input = m.input;
+  } else {
     *std::get<View<const float>*>(spec.target) = {static_cast<const float*>(data), WeightReader::values_shape(spec)};
+  }
 }
 
 }  // namespace
-
-DeviceWeights::Uniform dummy_values(const PlacedSpec& placed, uint64_t seed, const Shard& shard) {
-  const WeightSpec& spec = placed.spec;
-  // A weight's own, whatever else a rank holds; of this rank where ranks differ.
-  uint64_t hash = 0xcbf29ce484222325u ^ seed;  // FNV-1a
-  for (const char c : placed.prefix + spec.names[0]) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
-  if (spec.shard != ShardRule::whole) hash += static_cast<uint64_t>(shard.rank) * 0x9e3779b97f4a7c15u;
-  // A layer keeps the size of its input: the variance of a uniform value is a third of its square.
-  if (std::holds_alternative<Matrix*>(spec.target))
-    return {.center = 0, .scale = std::sqrt(3.0f / static_cast<float>(spec.shape[1])), .seed = hash};
-  return {.center = spec.kind == WeightKind::vector ? 1.0f : 0.0f, .scale = 0.25f, .seed = hash};
-}
 
 BoundWeights BoundWeights::bind(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report,
                                 const BindOptions& options) {
@@ -67,32 +68,43 @@ BoundWeights BoundWeights::shapes(const Checkpoint& checkpoint, const std::vecto
 }
 
 BoundWeights BoundWeights::dummy(const std::vector<PlacedSpec>& specs, uint64_t seed, BindReport* report,
-                                 const Shard& shard) {
+                                 const BindOptions& options) {
   BoundWeights w;
   w.impl_ = std::make_unique<Impl>(specs, BindOptions{});
+  const Quantization described = options.quantization.value_or(Quantization{});
+  DummyFormats formats(described);
   for (Impl::Entry& entry : w.impl_->entries) {
     const WeightSpec& spec = entry.placed.spec;
-    const int64_t bytes = dummy_bytes(spec);
-    entry.storage.emplace_back(Device{}, std::max<int64_t>(bytes, 1));
-    void* data = entry.storage[0].data();
-    const bool matrix = std::holds_alternative<Matrix*>(spec.target);
-    const DeviceWeights::Uniform u = dummy_values(entry.placed, seed, shard);
-    fill_uniform(nullptr, data, matrix ? DType::bf16 : DType::f32, bytes / (matrix ? 2 : 4), u.center, u.scale, u.seed);
-    point(spec, data);
+    const Dummy d = dummy_of(entry.placed, formats);
+    entry.storage.emplace_back(Device{}, std::max<int64_t>(d.bytes + d.scale_bytes, 1));
+    auto* data = static_cast<uint8_t*>(entry.storage[0].data());
+    const DeviceWeights::Uniform u = dummy_values(entry.placed, seed, options.shard);
+    if (d.scale_bytes > 0) {
+      dummy_codes(d.matrix.dtype, u.seed, 0, {data, static_cast<size_t>(d.bytes)});
+      std::fill_n(data + d.bytes, d.scale_bytes, dummy_scale(d.matrix.dtype, u));
+    } else {
+      const DType dtype = std::holds_alternative<Matrix*>(spec.target) ? DType::bf16 : DType::f32;
+      fill_uniform(nullptr, data, dtype, d.bytes / dtype_bytes(dtype), u.center, u.scale, u.seed);
+    }
+    point(spec, d, data);
     entry.bound = true;
-    w.impl_->report.converted_bytes += bytes;
+    w.impl_->report.converted_bytes += d.bytes + d.scale_bytes;
   }
   *report = w.impl_->report;
   return w;
 }
 
-BoundWeights BoundWeights::dummy_shapes(const std::vector<PlacedSpec>& specs, BindReport* report) {
+BoundWeights BoundWeights::dummy_shapes(const std::vector<PlacedSpec>& specs, BindReport* report,
+                                        const BindOptions& options) {
   BoundWeights w;
+  const Quantization described = options.quantization.value_or(Quantization{});
+  DummyFormats formats(described);
   constexpr uintptr_t kNowhere = 64;  // a non-null address that nobody reads
   for (const PlacedSpec& placed : specs) {
-    point(placed.spec, reinterpret_cast<void*>(kNowhere));
+    const Dummy d = dummy_of(placed, formats);
+    point(placed.spec, d, reinterpret_cast<void*>(kNowhere));
     report->elements += placed.spec.shape.numel();
-    report->converted_bytes += dummy_bytes(placed.spec);
+    report->converted_bytes += d.bytes + d.scale_bytes;
   }
   return w;
 }

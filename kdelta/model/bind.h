@@ -48,15 +48,17 @@ class BoundWeights {
   // several. Keeps the files mapped.
   static BoundWeights bind(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report,
                            const BindOptions& options = {});
-  // Random weights of the specs' shapes for any config (--load-format dummy): bf16 matrices, small values, same seed
-  // same weights, and what every rank holds whole is the same on all. A product is one such matrix.
+  // Random weights of the specs' shapes for any config (--load-format dummy): matrices in the formats that `options`
+  // describes (DummyFormats), else bf16; small values, same seed same weights, and what every rank holds whole is the
+  // same on all. A product is one bf16 matrix.
   static BoundWeights dummy(const std::vector<PlacedSpec>& specs, uint64_t seed, BindReport* report,
-                            const Shard& shard = {});
+                            const BindOptions& options = {});
   // Shapes only: targets get addresses that nobody may touch. For planning without reading a byte of data.
   static BoundWeights shapes(const Checkpoint& checkpoint, const std::vector<PlacedSpec>& specs, BindReport* report,
                              const BindOptions& options = {});
   // The same for the weights that dummy() would make; the report says what they would take.
-  static BoundWeights dummy_shapes(const std::vector<PlacedSpec>& specs, BindReport* report);
+  static BoundWeights dummy_shapes(const std::vector<PlacedSpec>& specs, BindReport* report,
+                                   const BindOptions& options = {});
 
   // Nothing is there yet: tensors come by WeightUpdates, in any order and number. What is made here has no memory
   // before allocate(); updates before that are remembered and what they lack is done then. finalize() throws
@@ -78,9 +80,6 @@ class BoundWeights {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// The values of a weight of dummy(): bf16 matrices, fp32 vectors.
-DeviceWeights::Uniform dummy_values(const PlacedSpec& placed, uint64_t seed, const Shard& shard);
 
 // New tensors for bound weights, all or nothing. Nothing is visible before commit(); an update that is destroyed
 // without it, or whose commit() throws, changed nothing. What needs several tensors takes those that the update does

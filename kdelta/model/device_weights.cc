@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
 
 #include "kdelta/core/check.h"
 #include "kdelta/core/moves.h"
+#include "kdelta/model/dummy.h"
 
 namespace kdelta {
 namespace {
@@ -83,17 +85,40 @@ DeviceWeights::DeviceWeights(Device device, std::vector<PlacedSpec> specs,
     : device_(device), specs_(std::move(specs)), buffer_(device, bytes(specs_)) {
   int64_t offset = 0;
   Stream& stream = default_stream(device);
+  std::optional<HostBuffer> window;
   for (const PlacedSpec& placed : specs_) {
     offsets_.push_back(offset);
     const std::vector<Piece> pieces = pieces_of(placed, &offset);
-    KDELTA_CHECK(pieces.size() == 1, "made weights have no scales");
     places_.push_back(point(placed, pieces));
     const Uniform u = values(placed);
+    if (pieces.size() > 1) {
+      if (!window) window.emplace(device_, kBlock);
+      make_codes(stream, std::get<Matrix*>(placed.spec.target)->dtype, u, pieces, *window);
+      continue;
+    }
     const bool matrix = std::holds_alternative<Matrix*>(placed.spec.target);
     const DType dtype = matrix ? std::get<Matrix*>(placed.spec.target)->dtype : DType::f32;
     fill_uniform(&stream, static_cast<char*>(buffer_.data()) + pieces[0].offset, dtype,
                  pieces[0].bytes() / dtype_bytes(dtype), u.center, u.scale, u.seed);
   }
+  stream.synchronize();
+}
+
+// On the host, as codes repeat soon: the copy is what takes time.
+void DeviceWeights::make_codes(Stream& stream, DType dtype, const Uniform& values, std::span<const Piece> pieces,
+                               const HostBuffer& window) {
+  char* base = static_cast<char*>(buffer_.data());
+  for (int64_t begin = 0; begin < pieces[0].bytes(); begin += window.bytes()) {
+    const int64_t count = std::min(window.bytes(), pieces[0].bytes() - begin);
+    dummy_codes(dtype, values.seed, begin, {window.as<uint8_t>(), static_cast<size_t>(count)});
+    copy_async(stream, base + pieces[0].offset + begin, window.as<char>(), count);
+    stream.synchronize();
+  }
+  std::memset(window.as<char>(), dummy_scale(dtype, values),
+              static_cast<size_t>(std::min(window.bytes(), pieces[1].bytes())));
+  for (int64_t begin = 0; begin < pieces[1].bytes(); begin += window.bytes())
+    copy_async(stream, base + pieces[1].offset + begin, window.as<char>(),
+               std::min(window.bytes(), pieces[1].bytes() - begin));
   stream.synchronize();
 }
 

@@ -51,6 +51,8 @@ class DeviceWeights {
   };
   static std::vector<Piece> pieces_of(const PlacedSpec& placed, int64_t* offset);
   Place point(const PlacedSpec& placed, std::span<const Piece> pieces) const;
+  void make_codes(Stream& stream, DType dtype, const Uniform& values, std::span<const Piece> pieces,
+                  const HostBuffer& window);
   void upload(std::span<const Piece> pieces, int threads, const Progress& progress);
 
   Device device_;

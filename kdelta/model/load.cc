@@ -4,6 +4,7 @@
 
 #include "kdelta/core/check.h"
 #include "kdelta/model/compose.h"
+#include "kdelta/model/dummy.h"
 #include "kdelta/model/identity.h"
 #include "kdelta/model/unused.h"
 
@@ -126,10 +127,10 @@ LoadedModel load_model(const std::string& directory, LoadFormat format, const Lo
       m.weights = BoundWeights::shapes(*m.checkpoint, specs, &m.report, options);
       break;
     case LoadFormat::dummy:
-      m.weights = BoundWeights::dummy(specs, kDummySeed, &m.report, choices.shard);
+      m.weights = BoundWeights::dummy(specs, kDummySeed, &m.report, options);
       break;
     case LoadFormat::config_only:
-      m.weights = BoundWeights::dummy_shapes(specs, &m.report);
+      m.weights = BoundWeights::dummy_shapes(specs, &m.report, options);
       break;
   }
   compare_description(m, specs);

@@ -339,6 +339,18 @@ void Quantization::check_codes(const std::vector<StoredModule>& stored) const {
   }
 }
 
+Precision Quantization::meant_for(const std::string& module) const {
+  if (schemes.empty()) return Precision::floating;
+  for (const std::string& entry : ignored)
+    if (read_entry(entry, "ignore")(module)) return Precision::floating;
+  // Of releases that say "Linear" more is plain than their ignore lists name.
+  int best = module.find(".experts.") == std::string::npos ? 1 : 0;
+  Precision precision = Precision::floating;
+  for (const QuantizationScheme& s : schemes)
+    if (const int f = fit(s, module); f > best) best = f, precision = s.weights;
+  return precision;
+}
+
 std::vector<std::string> Quantization::doubts(const std::vector<StoredModule>& stored) const {
   std::vector<std::string> out;
   const auto tell = [&](const std::vector<const StoredModule*>& found, const char* what) {

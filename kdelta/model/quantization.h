@@ -50,6 +50,9 @@ struct Quantization {
   // Throws Error(bad_file) naming both when modules of one scheme are stored in two types of codes: the description,
   // which says "8-bit float", means one.
   void check_codes(const std::vector<StoredModule>& stored) const;
+  // The precision in which a checkpoint of this description would store `module`: that of the scheme whose targets name
+  // it, which "Linear" does for routed experts alone, unless the ignore list names it.
+  Precision meant_for(const std::string& module) const;
   // Where the targets and the ignore list say something else than what is stored: lines for whoever loads the model.
   std::vector<std::string> doubts(const std::vector<StoredModule>& stored) const;
   bool operator==(const Quantization&) const = default;

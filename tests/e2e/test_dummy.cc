@@ -1,0 +1,131 @@
+// Random weights have the formats that config.json describes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "kdelta/io/json.h"
+#include "kdelta/model/dummy.h"
+#include "tests/e2e/support.h"
+
+namespace kdelta::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::pair<DType, std::string>> formats_of(const LoadedModel& m) {
+  std::vector<std::pair<DType, std::string>> out;
+  for (const PlacedSpec& p : m.model->weights())
+    if (Matrix* const* matrix = std::get_if<Matrix*>(&p.spec.target))
+      out.emplace_back((*matrix)->dtype == DType::f32 ? DType::bf16 : (*matrix)->dtype, to_string((*matrix)->input));
+  return out;
+}
+
+TEST(Dummy, AModelHasTheFormatsOfItsCheckpoint) {
+  for (const char* directory : {"tests/golden/k3_a", "models/tiny-k3", "tests/golden/linear_a"}) {
+    const auto stored = formats_of(load_model(directory, LoadFormat::headers));
+    EXPECT_EQ(formats_of(load_model(directory, LoadFormat::config_only)), stored) << directory;
+    EXPECT_EQ(formats_of(load_model(directory, LoadFormat::dummy)), stored) << directory;
+  }
+}
+
+TEST(Dummy, KimiK3TakesWhatItsFormatsTake) {
+  const LoadedModel m = load_model("tests/configs/kimi_k3", LoadFormat::config_only);
+  const Json whole = parse_json_file("tests/configs/kimi_k3/config.json");
+  const Json& c = *whole.find("text_config");
+  const auto field = [&](const char* name) { return c.find(name)->integer(); };
+  const int64_t layers = field("num_hidden_layers") - field("first_k_dense_replace");
+  const int64_t experts =
+      layers * field("num_experts") * 3 * field("routed_expert_hidden_size") * field("moe_intermediate_size");
+  // Beside the experts bf16, but for vectors in fp32, which are two thousandths of that.
+  const int64_t other = m.report.elements - experts, bytes = m.report.converted_bytes - experts * 17 / 32;
+  EXPECT_EQ(experts % 32, 0);
+  EXPECT_GE(bytes, other * 2);
+  EXPECT_LE(bytes, other * 2 + other / 250);
+  EXPECT_EQ(m.report.mapped_bytes, 0);
+}
+
+// As kdelta quantize writes a Kimi-Linear.
+class DummyPatterns : public testing::Test {
+ protected:
+  DummyPatterns() {
+    fs::create_directories(directory_);
+    Json::Object config = parse_json_file("tests/golden/linear_a/config.json").object();
+    config.push_back({"quantization_config", parse_json(R"({
+      "quant_method": "compressed-tensors", "format": "mixed-precision", "ignore": ["re:.*layers\\.0\\..*q_proj"],
+      "config_groups": {
+        "qkv": {"targets": ["re:.*self_attn\\.[qkv]_proj$"],
+                "weights": {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "symmetric": true},
+                "input_activations": {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32,
+                                      "symmetric": true, "dynamic": true}},
+        "rest": {"targets": ["Linear"],
+                 "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
+                             "symmetric": true}}}})",
+                                                        {"test"})});
+    std::ofstream(directory_ + "/config.json") << json_text(std::move(config));
+  }
+  ~DummyPatterns() override { fs::remove_all(directory_); }
+  std::string directory_ = fs::temp_directory_path() / ("kdelta_dummy_" + std::to_string(getpid()));
+};
+
+TEST_F(DummyPatterns, ANamedMatrixHasItsSchemeAndALinearOneOnlyWhereItIsARoutedExpert) {
+  const LoadedModel m = load_model(directory_, LoadFormat::dummy);
+  int mxfp8 = 0, mxfp4 = 0;
+  for (const PlacedSpec& p : m.model->weights()) {
+    Matrix* const* matrix = std::get_if<Matrix*>(&p.spec.target);
+    if (matrix == nullptr) continue;
+    const std::string name = p.prefix + p.spec.names[0];
+    const bool qkv =
+        name.ends_with("self_attn.q_proj") || name.ends_with("self_attn.k_proj") || name.ends_with("self_attn.v_proj");
+    const bool expert = name.find(".experts.") != std::string::npos;
+    // The first layer's q, k and v are one group, whose first matrix is on the ignore list.
+    const bool ignored = name.find("layers.0.self_attn") != std::string::npos;
+    const DType wanted = expert ? DType::f4_e2m1 : qkv && !ignored ? DType::f8_e4m3 : DType::bf16;
+    EXPECT_EQ((*matrix)->dtype, wanted) << name;
+    EXPECT_EQ((*matrix)->input.quantised(), wanted == DType::f8_e4m3) << name;
+    mxfp8 += wanted == DType::f8_e4m3;
+    mxfp4 += wanted == DType::f4_e2m1;
+  }
+  EXPECT_GT(mxfp8, 0);
+  EXPECT_GT(mxfp4, 0);
+}
+
+TEST_F(DummyPatterns, ValuesAreFiniteAndSpreadAsThoseOfBf16) {
+  const LoadedModel m = load_model(directory_, LoadFormat::dummy);
+  for (const PlacedSpec& p : m.model->weights()) {
+    Matrix* const* target = std::get_if<Matrix*>(&p.spec.target);
+    if (target == nullptr || !(*target)->is_mx()) continue;
+    const Matrix& w = **target;
+    std::vector<float> row(static_cast<size_t>(w.cols));
+    double sum = 0;
+    for (int64_t r = 0; r < w.rows; ++r) {
+      dequantize_row(w, r, row.data());
+      for (const float x : row) {
+        ASSERT_TRUE(std::isfinite(x));
+        sum += static_cast<double>(x) * x;
+      }
+    }
+    // A layer keeps the size of its input; a scale is a power of two, so half of one is the most that it is off.
+    const double kept = std::sqrt(sum / static_cast<double>(w.rows));
+    EXPECT_GT(kept, 0.65) << p.prefix << p.spec.names[0];
+    EXPECT_LT(kept, 1.55) << p.prefix << p.spec.names[0];
+  }
+}
+
+TEST(Dummy, CodesDoNotDependOnThePieceTheyAreMadeIn) {
+  constexpr int64_t kAll = 3'000'000, kPiece = 777'777;  // some periods
+  for (const DType dtype : {DType::f4_e2m1, DType::f8_e4m3}) {
+    std::vector<uint8_t> whole(kAll), pieces(kAll);
+    dummy_codes(dtype, 7, 0, whole);
+    for (int64_t at = 0; at < kAll; at += kPiece)
+      dummy_codes(dtype, 7, at,
+                  std::span(pieces).subspan(static_cast<size_t>(at), static_cast<size_t>(std::min(kPiece, kAll - at))));
+    EXPECT_TRUE(whole == pieces);
+  }
+}
+
+}  // namespace
+}  // namespace kdelta::test
