@@ -49,17 +49,32 @@ struct Row {
   }
 };
 
+// What tables of other flags differ in: gate and state as they were chosen, drafts, forced kernels. The instruction set
+// is in the summary of the device.
+std::string settings_of(const LoadOptions& o, const Engine& engine) {
+  std::string out = engine.precision();
+  out.erase(0, out.find(", ") + 2);  // the dtype has a column
+  if (o.drafts > 0)
+    out += fmt::format(", drafts {}{} as {}", o.drafts, o.draft_model.empty() ? "" : " by " + o.draft_model,
+                       engine.memory().draft_states);
+  if (!o.force.empty()) out += ", " + o.force;
+  return out;
+}
+
 class Printer {
  public:
-  Printer(const BenchOptions& o, const Engine& engine) : o_(o), engine_(engine) {}
+  Printer(const BenchOptions& o, const Engine& engine)
+      : o_(o), engine_(engine), settings_(settings_of(o.load, engine)) {}
 
   void begin() const {
     const bool many = !o_.concurrency.empty();
     if (o_.output == "md")
-      fmt::print("| model | size | dtype | threads | test | t/s |{}\n| --- | ---: | --- | ---: | --- | ---: |{}\n",
-                 many ? " of one | of roof |" : "", many ? " ---: | ---: |" : "");
+      fmt::print(
+          "| model | size | dtype | threads | settings | test | t/s |{}\n"
+          "| --- | ---: | --- | ---: | --- | --- | ---: |{}\n",
+          many ? " of one | of roof |" : "", many ? " ---: | ---: |" : "");
     if (o_.output == "csv")
-      fmt::print("model,size_bytes,dtype,device,test,tokens,depth,repetitions,mean_ts,stddev_ts{}\n",
+      fmt::print("model,size_bytes,dtype,device,settings,test,tokens,depth,repetitions,mean_ts,stddev_ts{}\n",
                  many ? ",median_ts,spread_percent,against_one,percent_of_roof" : "");
     if (o_.output == "json") fmt::print("[");
   }
@@ -68,16 +83,17 @@ class Printer {
     const auto size = engine_.info().bytes;
     const std::string name = r.depth > 0 ? fmt::format("{} @ d{}", r.test, r.depth) : r.test;
     if (o_.output == "md") {
-      fmt::print("| {} | {} | {} | {} | {} | {:.2f} ± {:.2f} |", engine_.info().kind,
-                 human_bytes(static_cast<double>(size)), o_.load.dtype, engine_.device_summary(), name, r.mean(),
-                 r.deviation());
+      fmt::print("| {} | {} | {} | {} | {} | {} | {:.2f} ± {:.2f} |", engine_.info().kind,
+                 human_bytes(static_cast<double>(size)), o_.load.dtype, engine_.device_summary(), settings_, name,
+                 r.mean(), r.deviation());
       if (r.concurrency > 0)
         fmt::print(" {} | {} |", r.against_one.empty() ? "" : fmt::format("{:.2f}", median(r.against_one)),
                    r.of_roof("{:.0f} %"));
       fmt::print("\n");
     } else if (o_.output == "csv") {
-      fmt::print("{},{},{},\"{}\",{},{},{},{},{:.4f},{:.4f}", engine_.info().kind, size, o_.load.dtype,
-                 engine_.device_summary(), r.test, r.tokens, r.depth, r.rates.size(), r.mean(), r.deviation());
+      fmt::print("{},{},{},\"{}\",\"{}\",{},{},{},{},{:.4f},{:.4f}", engine_.info().kind, size, o_.load.dtype,
+                 engine_.device_summary(), settings_, r.test, r.tokens, r.depth, r.rates.size(), r.mean(),
+                 r.deviation());
       if (r.concurrency > 0)
         fmt::print(",{:.4f},{:.1f},{},{}", median(r.rates), r.spread_percent(),
                    r.against_one.empty() ? "" : fmt::format("{:.3f}", median(r.against_one)), r.of_roof("{:.1f}"));
@@ -85,10 +101,11 @@ class Printer {
     } else {
       if (o_.output == "json" && !first) fmt::print(",\n ");
       fmt::print(
-          "{{\"build\":{},\"model\":{},\"size_bytes\":{},\"dtype\":\"{}\",\"device\":{},\"test\":\"{}\",\"tokens\":{},"
+          "{{\"build\":{},\"model\":{},\"size_bytes\":{},\"dtype\":\"{}\",\"device\":{},\"settings\":{},\"test\":\"{}"
+          "\",\"tokens\":{},"
           "\"depth\":{},\"samples_ts\":[",
-          quoted(version()), quoted(engine_.info().kind), size, o_.load.dtype, quoted(engine_.device_summary()), r.test,
-          r.tokens, r.depth);
+          quoted(version()), quoted(engine_.info().kind), size, o_.load.dtype, quoted(engine_.device_summary()),
+          quoted(settings_), r.test, r.tokens, r.depth);
       for (size_t i = 0; i < r.rates.size(); ++i) fmt::print("{}{:.4f}", i == 0 ? "" : ",", r.rates[i]);
       fmt::print("],\"mean_ts\":{:.4f},\"stddev_ts\":{:.4f}", r.mean(), r.deviation());
       if (r.concurrency > 0) {
@@ -110,6 +127,7 @@ class Printer {
  private:
   const BenchOptions& o_;
   const Engine& engine_;
+  std::string settings_;
 };
 
 // A repetition runs every concurrency once, so that they see the same machine: what they have of one at a time and of
@@ -173,6 +191,8 @@ int bench(const BenchOptions& o) {
   for (int64_t c : o.concurrency) load.max_sequences = std::max(load.max_sequences, c);
   load.token_budget = std::max(load.token_budget, load.max_sequences);
   Engine engine = load_engine(load, o.quiet ? LoadReport::silent : LoadReport::bar, flags);
+  for (const std::string& note : engine.info().notes)
+    if (note.starts_with("KDA gate:") && !o.quiet) say("note: {}\n", note);  // the row that decided --kda-gate auto
   const Printer printer(o, engine);
   printer.begin();
   if (o.warmup) engine.bench(64, 2, 0);

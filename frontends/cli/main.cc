@@ -91,11 +91,11 @@ void add_load(CLI::App& c, LoadOptions& o) {
   c.add_option("--state-dtype", o.state_dtype, "Recurrent state: fp32, bf16")
       ->capture_default_str()
       ->check(CLI::IsMember({"bf16", "bfloat16", "fp32", "float32"}));
-  c.add_option(
-       "--kda-gate", o.kda_gate,
-       "Decay gate of KDA layers: factored, composed (one matrix made at loading: more memory, one projection "
-       "less), auto (factored, unless a stored measurement with this instruction set, near these sizes, has composed "
-       "faster by more than its spread; the row that decided is shown)")
+  c.add_option("--kda-gate", o.kda_gate,
+               "Decay gate of KDA layers: factored, composed (one matrix made at loading: more memory, one projection "
+               "less: answers change by rounding), auto (factored, unless a stored measurement with this instruction "
+               "set, near these sizes, has composed "
+               "faster by more than its spread; the row that decided is shown)")
       ->capture_default_str()
       ->check(CLI::IsMember({"factored", "composed", "auto"}));
   c.add_option("-t,--threads", o.threads, "Threads; 0: every CPU this process may use")->capture_default_str();

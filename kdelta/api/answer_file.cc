@@ -115,7 +115,7 @@ void AnswerFile::keep(const Asked& asked) {
     const auto now = asked.find(kept.id);
     if (now != asked.end() && !kept.request.empty() && kept.request != now->second)
       fail(ErrorCode::invalid_argument, where, ": the answer to ", printable(kept.id),
-           " is of another request, model or sampling setting than now; remove it, or write to another file");
+           " is of another request, model, precision or sampling setting than now; remove it, or write to another file");
     if (kept.error && now != asked.end())
       dropped.insert(number);
     else

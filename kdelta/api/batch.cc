@@ -57,12 +57,13 @@ std::vector<Line> read_input(const BatchOptions& options) {
   return all;
 }
 
-// A number of the request as it stands in the file, of the model and of what a body that says nothing means. Not of the
-// seed: where nobody names one, every run draws another.
-std::string request_number(const Line& line, uint64_t model, const GenerateOptions& d) {
-  std::string all = str(line.text, '\n', model, ' ', d.temperature, ' ', d.top_p, ' ', d.min_p, ' ', d.top_k, ' ',
-                        d.repetition_penalty, ' ', d.presence_penalty, ' ', d.frequency_penalty, ' ', d.max_tokens, ' ',
-                        d.min_tokens, ' ', d.ignore_eos, ' ', d.show_specials);
+// A number of the request as it stands in the file, of the model, its precision and what a body that says nothing
+// means. Not of the seed: where nobody names one, every run draws another.
+std::string request_number(const Line& line, const Engine& engine, const GenerateOptions& d) {
+  std::string all =
+      str(line.text, '\n', engine.model_id(), ' ', engine.precision(), ' ', d.temperature, ' ', d.top_p, ' ', d.min_p,
+          ' ', d.top_k, ' ', d.repetition_penalty, ' ', d.presence_penalty, ' ', d.frequency_penalty, ' ', d.max_tokens,
+          ' ', d.min_tokens, ' ', d.ignore_eos, ' ', d.show_specials);
   for (const auto& [token, bias] : d.logit_bias) all += str(' ', token, ':', bias);
   for (const int32_t id : d.stop_ids) all += str(' ', id);
   for (const std::string& text : d.stop) all += str('\n', text);
@@ -78,9 +79,9 @@ std::string request_number(const Line& line, uint64_t model, const GenerateOptio
   return text;
 }
 
-AnswerFile::Asked numbered(std::vector<Line>& lines, uint64_t model, const GenerateOptions& defaults) {
+AnswerFile::Asked numbered(std::vector<Line>& lines, const Engine& engine, const GenerateOptions& defaults) {
   AnswerFile::Asked asked;
-  for (Line& l : lines) asked[l.id] = l.request = request_number(l, model, defaults);
+  for (Line& l : lines) asked[l.id] = l.request = request_number(l, engine, defaults);
   return asked;
 }
 
@@ -101,7 +102,7 @@ class Batch {
       : engine_(engine),
         o_(options),
         lines_(read_input(options)),
-        out_(options.output, numbered(lines_, engine.model_id(), options.defaults)) {
+        out_(options.output, numbered(lines_, engine, options.defaults)) {
     progress_.total = static_cast<int64_t>(lines_.size());
     std::erase_if(lines_, [&](const Line& l) { return out_.answered().contains(l.id); });
     progress_.skipped = progress_.total - static_cast<int64_t>(lines_.size());

@@ -19,7 +19,7 @@ struct BatchOptions {
   // the answer is an error of that request: docs/batch.md lists which is which.
   std::string input;
   // A line per request, in the order in which they end, flushed at once. Answers that it holds are kept and not asked
-  // again, and refused when their request has changed since, or the model, or the defaults; requests that it holds
+  // again, and refused when their request has changed since, or the model, its precision or the defaults; requests that it holds
   // errors of are tried again, and a last line that is torn is cut off. Not the input; locked against other processes.
   std::string output;
   GenerateOptions defaults;  // where a body says nothing

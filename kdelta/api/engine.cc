@@ -346,6 +346,12 @@ std::string Engine::device_summary() const {
 bool Engine::has_tokenizer() const {
   return impl_->tokenizer.has_value();
 }
+std::string Engine::precision() const {
+  const auto name = [](DType d) { return d == DType::f32 ? "fp32" : "bf16"; };
+  return str(name(impl_->config.activation), ", state ", name(impl_->config.recurrent), ", gate ",
+             impl_->model.config.kda.composed_gate ? "composed" : "factored");
+}
+
 const std::string& Engine::tokenizer_problem() const {
   return impl_->tokenizer_problem;
 }

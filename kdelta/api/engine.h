@@ -175,6 +175,8 @@ class KDELTA_API Engine {
   int64_t vocab_size() const;
   int64_t max_length() const;
   std::string device_summary() const;  // "cpu, 2 threads, avx512_bf16"
+  // What answers depend on beside model and request, but for their last bits: "bf16, state fp32, gate factored".
+  std::string precision() const;
   // The ops of one step of `tokens` prompt tokens, or of one token for each of `tokens` sequences, without running it.
   std::vector<StepOp> explain_step(int64_t tokens, bool decode) const;
   // Sampling defaults of the checkpoint (generation_config.json), else the built-in ones.

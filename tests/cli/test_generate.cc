@@ -87,6 +87,22 @@ TEST_F(Generate, AWriteProtectedFileOfAnswersIsRefusedBeforeTheModelIsLoaded) {
                        ": is write-protected; expected another name, or a file that may be written\n");
 }
 
+TEST_F(Generate, AnswersOfAnotherPrecisionAreNotTakenForThisOnes) {
+  std::ofstream(path("in")) << R"({"custom_id":"a","body":{"prompt":"And God said","max_tokens":8,"temperature":0}})"
+                            << '\n';
+  ASSERT_EQ(generate().status, 0);
+  const std::string out = text(path("out"));
+  for (const char* other : {"--dtype bf16", "--state-dtype bf16", "--kda-gate composed"}) {
+    const Result r = generate(other);
+    EXPECT_EQ(r.status, 2) << other;
+    EXPECT_THAT(r.err, HasSubstr("is of another request, model, precision or sampling setting than now")) << other;
+  }
+  const Result same = generate("--isa portable --kda-gate factored -t 1");
+  EXPECT_EQ(same.status, 0) << "last bits alone";
+  EXPECT_THAT(same.err, HasSubstr("1 from an earlier run"));
+  EXPECT_EQ(text(path("out")), out);
+}
+
 TEST_F(Generate, ARequestThatFailsMakesTheExitCodeOne) {
   std::ofstream(path("in")) << "{\"body\":{\"prompt\":[99999]}}\n";
   EXPECT_EQ(generate("-q").status, 1);
