@@ -114,8 +114,9 @@ void AnswerFile::keep(const Asked& asked) {
     Kept kept = read_answer_line(line, where);
     const auto now = asked.find(kept.id);
     if (now != asked.end() && !kept.request.empty() && kept.request != now->second)
-      fail(ErrorCode::invalid_argument, where, ": the answer to ", printable(kept.id),
-           " is of another request, model, precision or sampling setting than now; remove it, or write to another file");
+      fail(
+          ErrorCode::invalid_argument, where, ": the answer to ", printable(kept.id),
+          " is of another request, model, precision or sampling setting than now; remove it, or write to another file");
     if (kept.error && now != asked.end())
       dropped.insert(number);
     else

@@ -82,7 +82,7 @@ const char* refusal(const Variant<Args, Desc>& row, const Desc& d) {
   return row.refuse == nullptr ? nullptr : row.refuse(d);
 }
 
-// A line per row: name and why it was refused. What --explain prints and what a failed choice reports.
+// A line per row: name and why it was refused. What a failed choice reports.
 template <class Args, class Desc>
 std::string explain(const char* op, std::span<const Variant<Args, Desc>> rows, const Desc& d) {
   std::string out = str("op ", op, ":\n");
