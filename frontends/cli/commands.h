@@ -104,6 +104,17 @@ struct QuantizeFlags {
 };
 int quantize(const QuantizeFlags& options);
 
+struct ServeFlags {
+  LoadOptions load;
+  std::string host = "127.0.0.1", key_file, metrics_prefix = "kdelta";
+  int port = 8000;
+  std::vector<std::string> names, keys, origins;
+  int64_t max_waiting = 256, max_body_mb = 8, max_connections = 16384;
+  double timeout = 0, shutdown_timeout = 30, ping_interval = 15, stall_timeout = 30;  // seconds
+  bool no_log = false, quiet = false;
+};
+int serve(const ServeFlags& options);
+
 // Ctrl-C: set by the signal handler that main() installs.
 extern std::atomic<bool> interrupted;
 extern "C" void interrupt_handler(int);

@@ -192,6 +192,7 @@ class Program {
     app_.failure_message(failure_text);
     add_run();
     add_generate();
+    add_serve();
     add_chat();
     add_inspect();
     add_tokenize();
@@ -310,6 +311,50 @@ class Program {
                  "File of JSON lines, one answer each; answers that it holds are kept, errors tried again")
         ->required();
     c.add_flag("-q,--quiet", generate_.quiet, "Nothing on stderr but errors");
+  }
+
+  void add_serve() {
+    CLI::App& c =
+        command("serve", "Serve the model over HTTP, as the OpenAI API does", [this] { return serve(serve_); });
+    ServeFlags& o = serve_;
+    const CLI::Range seconds(0.0, 1e6);
+    const auto list = [&](const char* names, std::vector<std::string>& target, const char* help) {
+      c.add_option(names, target, help)->take_all()->allow_extra_args(false)->delimiter(',');
+    };
+    add_load(c, o.load);
+    add_serving(c, o.load);
+    c.add_option("--host", o.host, "Address to listen at; 0.0.0.0: all of this machine's")->capture_default_str();
+    c.add_option("--port", o.port, "Port; 0: one that is free")->capture_default_str()->check(CLI::Range(0, 65535));
+    list("--served-model-name,--alias", o.names, "Names of the model, may repeat (default: its directory's)");
+    list("--api-key", o.keys, "Key that a request must bring, may repeat; without any the server is open");
+    c.add_option("--api-key-file", o.key_file, "File of such keys, one a line")->check(CLI::ExistingFile);
+    list("--allowed-origins,--cors-origins", o.origins,
+         "Web pages' origins that browsers may send requests from, may repeat; *: any");
+    c.add_option("--max-queue", o.max_waiting, "Requests that may wait; the next gets status 429")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{0}, kMostTokens));
+    c.add_option("--max-body-mb", o.max_body_mb, "Largest body of a request")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{1}, int64_t{1024}));
+    c.add_option("--max-connections", o.max_connections, "Connections at once")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+    c.add_option("--timeout", o.timeout, "Seconds that a request may take; 0: any time")
+        ->capture_default_str()
+        ->check(seconds);
+    c.add_option("--shutdown-timeout", o.shutdown_timeout, "Seconds that running requests have to finish after SIGTERM")
+        ->capture_default_str()
+        ->check(seconds);
+    c.add_option("--sse-ping-interval", o.ping_interval, "Seconds of silence of a stream after which a comment is sent")
+        ->capture_default_str()
+        ->check(CLI::Range(0.1, 1e6));
+    c.add_option("--stream-stall-timeout", o.stall_timeout,
+                 "Seconds that a client may take nothing before it is dropped")
+        ->capture_default_str()
+        ->check(CLI::Range(0.1, 1e6));
+    c.add_option("--metrics-prefix", o.metrics_prefix, "In front of the names at /metrics")->capture_default_str();
+    c.add_flag("--no-access-log", o.no_log, "No line on stderr for each request");
+    c.add_flag("-q,--quiet", o.quiet, "Nothing on stderr but requests and errors");
   }
 
   void add_chat() {
@@ -463,6 +508,7 @@ class Program {
   std::function<int()> command_;
   RunOptions run_;
   GenerateFlags generate_;
+  ServeFlags serve_;
   ChatFlags chat_;
   InspectOptions inspect_;
   TokenizeOptions tokenize_;

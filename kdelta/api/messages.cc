@@ -15,13 +15,21 @@ std::string content_of(const JsonReader& message) {
   return text;
 }
 
+// Clients send back what they were given, under either name.
+std::string reasoning_of(const JsonReader& message) {
+  const auto one = message.find<std::string>("reasoning"), other = message.find<std::string>("reasoning_content");
+  if (one && other && *one != *other) message.refuse("reasoning_content", "what reasoning says, or one of both");
+  return one.value_or(other.value_or(""));
+}
+
 }  // namespace
 
 ChatMessage read_message(const JsonReader& m) {
-  ChatMessage out{.role = m.get<std::string>("role"),
+  const auto role = m.get<std::string>("role");
+  ChatMessage out{.role = role == "developer" ? "system" : role,
                   .content = content_of(m),
                   .name = m.find<std::string>("name").value_or(""),
-                  .reasoning = m.find<std::string>("reasoning").value_or(""),
+                  .reasoning = reasoning_of(m),
                   .calls = {},
                   .call_id = m.find<std::string>("tool_call_id").value_or("")};
   for (const JsonReader& call : m.find<std::vector<JsonReader>>("tool_calls").value_or(std::vector<JsonReader>{})) {

@@ -6,8 +6,8 @@
 
 namespace kdelta {
 
-// role; content as a string or parts of text, which only an assistant that calls tools may leave out; name, reasoning,
-// tool_calls, tool_call_id where they are.
+// role, where a developer is a system; content as a string or parts of text, which only an assistant that calls tools
+// may leave out; name, reasoning (or reasoning_content), tool_calls, tool_call_id where they are.
 ChatMessage read_message(const JsonReader& message);
 
 }  // namespace kdelta

@@ -321,13 +321,13 @@ TEST_F(BatchFile, TheLimitOfAnAnswerHasTwoNamesAndOneValue) {
       {R"("max_tokens":7,"max_completion_tokens":7)", "I am the God\""},
       {R"("max_tokens":null,"max_completion_tokens":8)", "I am the God of\""},
       {R"("max_tokens":9,"max_completion_tokens":null)", "I am the God of Abraham\""},
-      {R"("max_tokens":4,"max_completion_tokens":5)",
-       R"(body.max_completion_tokens: integer 5, expected max_tokens, 4, or one of both)"}};
+      {R"("max_tokens":5,"max_completion_tokens":9)", "I am\""},
+      {R"("max_tokens":9,"max_completion_tokens":6)", "I am the\""}};
   std::string lines;
   for (const auto& [fields, want] : rows) lines += "{\"body\":{" + plain + "," + fields + "}}\n";
   write("in", lines);
   Engine engine = load(4);
-  EXPECT_EQ(run(engine, "out").done, 5);
+  EXPECT_EQ(run(engine, "out").done, std::ssize(rows));
   auto got = answers("out");
   size_t number = 0;
   for (const auto& [fields, want] : rows)

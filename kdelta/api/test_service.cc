@@ -29,7 +29,7 @@ LoadOptions tiny(int64_t sequences) {
   return o;
 }
 
-GenerateTask task(const Engine& engine, uint64_t seed, int64_t tokens = 24) {
+GenerateTask task(const Engine& engine, uint64_t seed, int64_t tokens = 12) {
   const std::string words[] = {"In the beginning", "The light of the", "And he said unto them,", "What is"};
   GenerateTask t;
   t.prompt = engine.tokenize(words[seed % 4]);
@@ -94,7 +94,7 @@ class Gate {
 };
 
 TEST(Service, AnswersOfManyThreadsAreThoseOfGenerate) {
-  constexpr uint64_t kThreads = 4, kEach = 3;
+  constexpr uint64_t kThreads = 3, kEach = 2;
   std::vector<Generation> want;
   {
     Engine alone = Engine::load(tiny(1));

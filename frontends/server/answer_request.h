@@ -1,0 +1,41 @@
+// What a body asks for: prompts, limits and the form of the answer. A field that would change the answer is honoured or
+// refused by its name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kdelta/api/json.h"
+#include "kdelta/api/service.h"
+
+namespace kdelta::server {
+
+struct AnswerRequest {
+  std::string model;  // "" when the body names none
+  // One answer for each prompt and each of `choices`; choice i of a prompt draws with seed + i.
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::string> echo;  // of each prompt, its text in front of the answer; or empty
+  GenerateOptions options;
+  int64_t choices = 1;
+  bool chat = false, thinking = true;
+  bool stream = false;
+  bool usage = false, usage_always = false;  // of a stream: in a last event, in every one
+
+  ServiceRequest task(size_t prompt, int64_t choice) const;
+};
+
+struct RequestLimits {
+  int64_t choices = 16;  // n times prompts
+  int64_t logprobs = 20;
+};
+
+// Each throws Error(invalid_argument) whose message names the field.
+AnswerRequest read_completion(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
+                              const RequestLimits& limits);
+AnswerRequest read_chat(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
+                        const RequestLimits& limits);
+
+// The whole text of a body as an object; the error's source is "request".
+JsonReader read_body(const std::string& body);
+
+}  // namespace kdelta::server

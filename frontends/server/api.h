@@ -1,0 +1,61 @@
+// The endpoints. Everything that is said over HTTP is decided here and in the files it names; how bytes travel is
+// http.h's.
+#pragma once
+
+#include <atomic>
+
+#include "frontends/server/answers.h"
+#include "frontends/server/http.h"
+
+namespace kdelta::server {
+
+struct ApiOptions {
+  std::vector<std::string> names;    // of the model; the first is its own
+  std::vector<std::string> keys;     // any of them opens; empty: everything is open
+  std::vector<std::string> origins;  // that browsers may come from; "*": any
+  std::optional<uint64_t> seed;      // of requests that name none; else random ones
+  RequestLimits limits;
+  std::chrono::milliseconds timeout{0};  // of one request; 0: none
+  std::string metrics_prefix = "kdelta";
+  std::function<void(const std::string&)> log;  // a line of JSON for every request
+};
+
+class Api {
+ public:
+  explicit Api(ApiOptions options);
+  // Until then it says that the model is being loaded. The service outlives every request. defaults: sampling, where a
+  // body says nothing.
+  void serve(Service& service, const GenerateOptions& defaults);
+  HttpHandler handler();
+
+ private:
+  std::optional<Reply> check(const HttpRequest& request) const;
+  Answered handle(const HttpRequest& request, Wake wake);
+  Answered route(const HttpRequest& request, const Wake& wake);
+  Headers headers(const HttpRequest& request) const;
+  void log(const HttpRequest& request, int status, double seconds) const;
+
+  Service& service() const;
+  GenerateOptions defaults() const;
+  void check_model(const std::string& name) const;
+  Reply health() const;
+  Reply ready() const;
+  Reply models() const;
+  Reply cancel(const HttpRequest& request);
+  Reply tokenize(const HttpRequest& request) const;
+  Reply detokenize(const HttpRequest& request) const;
+  Reply apply_template(const HttpRequest& request) const;
+  Answered complete(const HttpRequest& request, const Wake& wake);
+  Answered chat(const HttpRequest& request, const Wake& wake);
+
+  const ApiOptions options_;
+  const int64_t created_;
+  GenerateOptions defaults_;  // fixed before service_ is
+  std::atomic<Service*> service_{nullptr};
+  RunningRequests running_;
+};
+
+// Whether `given` is one of `keys`, in a time that does not tell how much of a key it got right.
+bool is_key(const std::vector<std::string>& keys, std::string_view given);
+
+}  // namespace kdelta::server
