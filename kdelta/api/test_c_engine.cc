@@ -190,6 +190,7 @@ TEST_F(CEngine, SessionsOfOneServiceAnswerAsTheEngineAlone) {
     ASSERT_EQ(kdelta_session_wait(cancelled, 1000, Heard::hear, &heard, &ended, &end), KDELTA_OK);
   EXPECT_STREQ(end.finish_reason, "cancelled");
   EXPECT_LT(end.tokens, 200);
+  kdelta_session_destroy(cancelled);
   kdelta_session* orphan = nullptr;
   ASSERT_EQ(kdelta_submit(service, prompt.data(), prompt.size(), &options, &orphan), KDELTA_OK);
   options.top_p = 7;
