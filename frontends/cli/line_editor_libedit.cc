@@ -1,6 +1,7 @@
 // LineEditor over libedit.
 #include <histedit.h>
 #include <langinfo.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <clocale>
@@ -75,6 +76,7 @@ class Libedit : public LineEditor {
   Line read(const char* prompt) override {
     prompt_ = prompt;
     stopped_.reset();
+    take_keys();
     int n = 0;
     const wchar_t* raw = el_wgets(edit_, &n);
     if (stopped_) return {*stopped_, standing_};
@@ -86,6 +88,13 @@ class Libedit : public LineEditor {
   }
 
  private:
+  // Left alone, libedit shows the prompt while the keys are still the terminal's own, who edits and echoes them itself:
+  // a Ctrl-D typed at its sight would be lost, a Ctrl-C would forget what was typed before it.
+  void take_keys() {
+    el_set(edit_, EL_PREP_TERM, 1);
+    if (ioctl(STDIN_FILENO, FIONREAD, &typed_ahead_) != 0) typed_ahead_ = 0;
+  }
+
   static Libedit* of(EditLine* edit) {
     void* self = nullptr;
     el_get(edit, EL_CLIENTDATA, &self);
@@ -125,6 +134,8 @@ class Libedit : public LineEditor {
   LineEnd next_byte(char& byte) {
     for (;;) switch (next_terminal_event(byte)) {
         case TerminalEvent::byte:
+          // A Ctrl-D of before take_keys(): the terminal left a zero in its place.
+          if (typed_ahead_ > 0 && typed_ahead_-- > 0 && byte == '\0') byte = '\x04';
           return LineEnd::line;
         case TerminalEvent::end:
           return LineEnd::end_of_input;
@@ -144,6 +155,7 @@ class Libedit : public LineEditor {
   History* history_;
   EditLine* edit_ = nullptr;
   const char* prompt_ = "";
+  int typed_ahead_ = 0;  // bytes still to be read that were typed before the last take_keys()
   std::optional<char> again_;
   std::optional<LineEnd> stopped_;
   std::string standing_;

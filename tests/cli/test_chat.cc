@@ -210,10 +210,18 @@ class Terminal {
     shown_.erase(0, shown_.find(text) + text.size());
     return true;
   }
+  // Its exit code; 0 - the seconds waited if it goes on running.
   int wait_for_end() {
-    int status = 0;
-    waitpid(std::exchange(child_, -1), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    constexpr int kSeconds = 60;
+    for (int i = 0; i < 100 * kSeconds; ++i) {
+      int status = 0;
+      if (waitpid(child_, &status, WNOHANG) == child_) {
+        child_ = -1;
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      }
+      usleep(10'000);
+    }
+    return -kSeconds;
   }
 
  private:
@@ -262,11 +270,21 @@ TEST_F(ChatOnATerminal, EveryCharacterTypedArrivesWhateverTheLocale) {
     t.type("/system " + typed + "\n");
     t.type("/save " + home_ + "/talk\n/stats\n");
     ASSERT_TRUE(t.wait_for("no answer yet"));
-    ASSERT_TRUE(t.wait_for("> "));  // before it, this key would be the terminal's own
+    ASSERT_TRUE(t.wait_for("> "));
     t.type("\x04");
     EXPECT_EQ(t.wait_for_end(), 0);
     EXPECT_EQ(text_of("talk"), "{\"role\":\"system\",\"content\":\"" + typed + "\"}\n") << locale.back();
   }
+}
+
+TEST_F(ChatOnATerminal, ACtrlDTypedDuringAnAnswerEndsTheProgramBehindIt) {
+  Terminal t(home_, {"KDELTA_ARG_IGNORE_EOS=1", "KDELTA_ARG_MAX_TOKENS=400"});
+  ASSERT_TRUE(t.wait_for("> "));
+  t.type("What does light mean?\n");
+  ASSERT_TRUE(t.wait_for("light mean?"));
+  usleep(20'000);
+  t.type("\x04");
+  EXPECT_EQ(t.wait_for_end(), 0);
 }
 
 TEST_F(ChatOnATerminal, ABackspaceTakesAWholeCharacterAndABrokenOneIsSeen) {
