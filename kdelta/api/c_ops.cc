@@ -8,6 +8,7 @@
 #include "kdelta/api/c_context.h"
 #include "kdelta/api/c_status.h"
 #include "kdelta/api/c_tensor.h"
+#include "kdelta/api/decode_parts.h"
 #include "kdelta/core/check.h"
 #include "kdelta/ops/activation/activation.h"
 #include "kdelta/ops/attn_res/attn_res.h"
@@ -70,6 +71,31 @@ void call(const Exec& ex, Arguments& in, const kdelta_kda_replay_args& a) {
                            .accepted = in.in<int32_t>(a.accepted, "accepted")};
   in.expect_apart();
   kda_replay(ex, args);
+}
+
+void call(const Exec& ex, Arguments& in, const kdelta_kda_decode_args& a) {
+  const KdaDecodeArgs args{.qkv = in.in(a.qkv, "qkv"),
+                           .conv_weight = in.in<float>(a.conv_weight, "conv_weight"),
+                           .decay = in.in(a.decay, "decay"),
+                           .beta = in.in(a.beta, "beta"),
+                           .a_log = in.in<float>(a.a_log, "a_log"),
+                           .dt_bias = in.in<float>(a.dt_bias, "dt_bias"),
+                           .gate_kind = in.choice<KdaGate>(a.gate_kind, 2, "gate_kind"),
+                           .lower_bound = a.lower_bound,
+                           .beta_kind = in.choice<KdaBeta>(a.beta_kind, 2, "beta_kind"),
+                           .norm_kind = in.choice<KdaNorm>(a.norm_kind, 2, "norm_kind"),
+                           .scale = a.scale,
+                           .gate = in.in(a.gate, "gate"),
+                           .norm_weight = in.in<float>(a.norm_weight, "norm_weight"),
+                           .norm_eps = a.norm_eps,
+                           .seq = read(in, a.seq),
+                           .state = in.out(a.state, "state"),
+                           .window = in.out(a.window, "window"),
+                           .out = in.out(a.out, "out")};
+  in.expect_apart();
+  // The host cannot see a CUDA device's rows of nobody, so that one has a kernel or refuses.
+  const bool whole = kda_decode_fuses(ex, args) || ex.device.kind != DeviceKind::cpu;
+  whole ? kda_decode(ex, args) : decode_parts(ex, args);
 }
 
 void call(const Exec& ex, Arguments& in, const kdelta_short_conv_args& a) {
@@ -273,6 +299,7 @@ kdelta_status run_measure(const char* op, kdelta_context* context, const Args* a
 
 KDELTA_OPERATOR(kda)
 KDELTA_OPERATOR(kda_replay)
+KDELTA_OPERATOR(kda_decode)
 KDELTA_OPERATOR(short_conv)
 KDELTA_OPERATOR(gated_norm)
 KDELTA_OPERATOR(attn_res)

@@ -80,6 +80,35 @@ KDELTA_API kdelta_status kdelta_kda_replay(kdelta_context* context, const kdelta
 KDELTA_API kdelta_status kdelta_kda_replay_workspace(kdelta_context* context, const kdelta_kda_replay_args* args,
                                                      size_t* bytes);
 
+/* A decode step of a KDA layer between its projections, one token a sequence: short_conv with SiLU on q | k | v, kda on
+ * what comes of it, gated_norm of that (kdelta/ops/kda/decode.h). C = H (2 K + V). One kernel on a CUDA device that has
+ * one for the sizes, which others refuse; on the CPU the three operators, whose bits these are. */
+typedef struct kdelta_kda_decode_args {
+  size_t struct_size KDELTA_DEFAULT(sizeof(kdelta_kda_decode_args));
+  const DLTensor* qkv KDELTA_DEFAULT(nullptr);         /* [T, C] f32|bf16, q | k | v before the convolution */
+  const DLTensor* conv_weight KDELTA_DEFAULT(nullptr); /* [W, C] f32, W in 2..4 */
+  const DLTensor* decay KDELTA_DEFAULT(nullptr);       /* [T, H, K] f32|bf16, the gate of kda */
+  const DLTensor* beta KDELTA_DEFAULT(nullptr);        /* [T, H] f32|bf16 */
+  const DLTensor* a_log KDELTA_DEFAULT(nullptr);       /* [H] f32 */
+  const DLTensor* dt_bias KDELTA_DEFAULT(nullptr);     /* [H, K] f32 */
+  int32_t gate_kind KDELTA_DEFAULT(KDELTA_GATE_BOUNDED);
+  float lower_bound KDELTA_DEFAULT(-5.0f); /* bounded gate: in [-5, 0) */
+  int32_t beta_kind KDELTA_DEFAULT(KDELTA_BETA_RAW);
+  int32_t norm_kind KDELTA_DEFAULT(KDELTA_NORM_L2);
+  float scale KDELTA_DEFAULT(0);                       /* of q; usually K^-0.5 */
+  const DLTensor* gate KDELTA_DEFAULT(nullptr);        /* [T, H, V] f32|bf16, the gate of gated_norm, a sigmoid */
+  const DLTensor* norm_weight KDELTA_DEFAULT(nullptr); /* [V] f32 */
+  float norm_eps KDELTA_DEFAULT(0);
+  kdelta_sequences seq KDELTA_DEFAULT({});        /* decode rows alone, of one column; snapshot is not looked at */
+  const DLTensor* state KDELTA_DEFAULT(nullptr);  /* written: [slots, H, V, K] f32|bf16 */
+  const DLTensor* window KDELTA_DEFAULT(nullptr); /* written: [slots, R, C] as qkv, R >= W-1 */
+  const DLTensor* out KDELTA_DEFAULT(nullptr);    /* written: [T, H, V] as qkv; zeros in rows of nobody */
+} kdelta_kda_decode_args;
+KDELTA_API kdelta_status kdelta_kda_decode(kdelta_context* context, const kdelta_kda_decode_args* args,
+                                           const kdelta_launch* launch);
+KDELTA_API kdelta_status kdelta_kda_decode_workspace(kdelta_context* context, const kdelta_kda_decode_args* args,
+                                                     size_t* bytes);
+
 /* Causal depthwise convolution with a carried window, prefill and update (kdelta/ops/short_conv/short_conv.h). */
 typedef struct kdelta_short_conv_args {
   size_t struct_size KDELTA_DEFAULT(sizeof(kdelta_short_conv_args));

@@ -168,6 +168,7 @@ class Context {
 
 KDELTA_OPS_OPERATOR(kda)
 KDELTA_OPS_OPERATOR(kda_replay)
+KDELTA_OPS_OPERATOR(kda_decode)
 KDELTA_OPS_OPERATOR(short_conv)
 KDELTA_OPS_OPERATOR(gated_norm)
 KDELTA_OPS_OPERATOR(attn_res)

@@ -254,6 +254,40 @@ inline Call kda_replay() {
   return c;
 }
 
+// Rows of slot 2, of fresh slot 1, of nobody; one token behind them.
+inline Call kda_decode() {
+  Call c;
+  auto a = connect<kdelta_kda_decode_args>(c, "kda_decode", kdelta_kda_decode, kdelta_kda_decode_workspace);
+  Maker m(c);
+  const int64_t T = 4, H = 2, K = 32, V = 48, C = H * (2 * K + V);
+  m.add("qkv", &a->qkv, kIn, kBf16, {T, C}, {C + 32, 1});
+  m.add("conv_weight", &a->conv_weight, kIn, kF32, {4, C});
+  m.add("decay", &a->decay, kIn, kF32, {T, H, K});
+  m.add("beta", &a->beta, kIn, kBf16, {T, H});
+  m.add("a_log", &a->a_log, kIn, kF32, {H});
+  m.add("dt_bias", &a->dt_bias, kIn, kF32, {H, K});
+  m.add("gate", &a->gate, kIn, kBf16, {T, H, V});
+  m.add("norm_weight", &a->norm_weight, kIn, kF32, {V});
+  m.integers("cu", &a->seq.cu, {0, 1, 2, 3}, {4});
+  m.integers("slot", &a->seq.slot, {2, 1, -1}, {3, 1});
+  m.integers("accepted", &a->seq.accepted, {1, 1, 1}, {3});
+  Argument& fresh = m.add("fresh", &a->seq.fresh, kIn, kU8, {3});
+  for (int n = 0; n < 3; ++n) fresh.as<uint8_t>()[n] = n == 1;
+  m.add("state", &a->state, kOut, kF32, {4, H, V, K});
+  m.add("window", &a->window, kOut, kBf16, {4, 3, C});
+  m.add("out", &a->out, kOut, kBf16, {T, H, V});
+  a->seq.n_decode = 3;
+  a->seq.max_len = 1;
+  a->scale = 0.17f;
+  a->norm_eps = 1e-5f;
+  number(c, "gate_kind", &a->gate_kind);
+  number(c, "beta_kind", &a->beta_kind);
+  number(c, "norm_kind", &a->norm_kind);
+  number(c, "lower_bound", &a->lower_bound);
+  sequence_numbers(c, a->seq);
+  return c;
+}
+
 inline Call short_conv(bool split = false) {
   Call c;
   auto a = connect<kdelta_short_conv_args>(c, "short_conv", kdelta_short_conv, kdelta_short_conv_workspace);
@@ -416,6 +450,7 @@ inline Call mla(bool mx = false) {
 inline constexpr Call (*kCalls[])() = {[] { return calls::kda(); },
                                        [] { return calls::kda(true); },
                                        [] { return calls::kda_replay(); },
+                                       [] { return calls::kda_decode(); },
                                        [] { return calls::short_conv(); },
                                        [] { return calls::short_conv(true); },
                                        [] { return calls::gated_norm(); },

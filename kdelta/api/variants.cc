@@ -8,6 +8,7 @@
 #include "kdelta/ops/embed/variants.h"
 #include "kdelta/ops/gated_norm/variants.h"
 #include "kdelta/ops/grouped_linear/variants.h"
+#include "kdelta/ops/kda/decode_variants.h"
 #include "kdelta/ops/kda/variants.h"
 #include "kdelta/ops/linear/variants.h"
 #include "kdelta/ops/mla/variants.h"
@@ -40,6 +41,7 @@ std::vector<OpVariants> op_variants() {
           names_of("gated_norm", gated_norm_variants()),
           names_of("grouped_linear", grouped_linear_variants()),
           names_of("kda", kda_variants()),
+          names_of("kda_decode", kda_decode_variants()),
           names_of("linear", linear_variants()),
           names_of("mla", mla_variants()),
           names_of("mla_append", mla_append_variants()),

@@ -89,6 +89,24 @@ def test_short_conv_merged_and_split_are_the_sum_of_taps():
     assert np.concatenate(parts, 1).tobytes() == merged.tobytes()
 
 
+def test_a_decode_step_is_its_three_operators():
+    T, H, K, V = 3, 2, 32, 48
+    C, P = H * (2 * K + V), H * K
+    qkv, conv_weight, decay, gate, beta = normal(T, C), normal(4, C), normal(T, H, K), normal(T, H, V), normal(T, H)
+    a_log, dt_bias, norm = normal(H) * 0.3, normal(H, K) * 0.3, normal(V)
+    fixed = dict(a_log=a_log, dt_bias=dt_bias)
+    rows = sequences([1, 1, 1], [3, 1, 2], False, False)
+    state, window = normal(4, H, V, K), normal(4, 3, C)
+    parts_state, parts_window = state.copy(), window.copy()
+    out = ops.kda_decode(qkv, conv_weight, decay, beta, gate=gate, norm_weight=norm, state=state, window=window,
+                         **{n: a for n, a in rows.items() if n != "n_prefill"}, **fixed)
+    mixed = ops.short_conv(qkv, conv_weight, state=parts_window, **rows)
+    core = ops.kda(mixed[:, :P].reshape(T, H, K), mixed[:, P : 2 * P].reshape(T, H, K), mixed[:, 2 * P :].reshape(T, H, V), decay, beta,
+                   state=parts_state, **fixed, **rows)
+    assert out.tobytes() == ops.gated_norm(core, gate, norm).tobytes()
+    assert (state.tobytes(), window.tobytes()) == (parts_state.tobytes(), parts_window.tobytes())
+
+
 def test_norms_mixtures_and_activations_are_their_formulas():
     x, gate, w = normal(5, 2, 16), normal(5, 2, 16), normal(16)
     want = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w / (1 + np.exp(-gate))

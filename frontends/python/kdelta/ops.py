@@ -13,7 +13,7 @@ from typing import Any
 
 from kdelta import _core
 
-__all__ = ["Context", "kda", "kda_replay", "short_conv", "gated_norm", "attn_res", "activation", "mx_quantize", "mx_dequantize",
+__all__ = ["Context", "kda", "kda_replay", "kda_decode", "short_conv", "gated_norm", "attn_res", "activation", "mx_quantize", "mx_dequantize",
            "dequant_situ", "mla_append", "mla"]
 
 Array = Any  # has __dlpack__
@@ -89,6 +89,22 @@ def kda(q: Array, k: Array, v: Array, gate: Array, beta: Array, a_log: Array, dt
 def kda_replay(state: Array, records: Array, slot: Array, accepted: Array, *, context: _core.Context | None = None) -> None:
     """Applies the records of accepted drafts to the states, in place."""
     _run("kda_replay", state, context, dict(state=state, records=records, slot=slot, accepted=accepted))
+
+
+def kda_decode(qkv: Array, conv_weight: Array, decay: Array, beta: Array, a_log: Array, dt_bias: Array, gate: Array, norm_weight: Array,
+               *, state: Array, window: Array, cu: Array, slot: Array, accepted: Array, fresh: Array, n_decode: int,
+               gate_kind: str = "bounded", lower_bound: float = -5.0, sigmoid_beta: bool = True, l2_norm: bool = True,
+               scale: float | None = None, norm_eps: float = 1e-5, out: Array | None = None,
+               context: _core.Context | None = None) -> Array:
+    """One token a sequence: short_conv of q | k | v, kda, gated_norm. Returns out [T, H, V]; state and window change in place."""
+    out = _empty(qkv, tuple(gate.shape)) if out is None else out
+    _run("kda_decode", qkv, context, dict(
+        qkv=qkv, conv_weight=conv_weight, decay=decay, beta=beta, a_log=a_log, dt_bias=dt_bias,
+        gate_kind=_named(_GATES, gate_kind, "kda_decode: gate_kind"), lower_bound=lower_bound, beta_kind=0 if sigmoid_beta else 1,
+        norm_kind=0 if l2_norm else 1, scale=decay.shape[-1] ** -0.5 if scale is None else scale, gate=gate, norm_weight=norm_weight,
+        norm_eps=norm_eps, cu=cu, slot=slot, accepted=accepted, fresh=fresh, n_prefill=0, n_decode=n_decode, max_len=1, state=state,
+        window=window, out=out))
+    return out
 
 
 def short_conv(x: Array, weight: Array, *, state: Array, cu: Array, slot: Array, accepted: Array, fresh: Array, n_prefill: int,

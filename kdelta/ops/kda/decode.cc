@@ -102,6 +102,7 @@ Cost kda_decode_cost(const KdaDecodeArgs& a) {
 
 bool kda_decode_fuses(const Exec& ex, const KdaDecodeArgs& a) {
   check(a);
+  if (ex.options->force.contains("kda_decode")) return true;
   for (const char* part : {"short_conv", "kda", "gated_norm"})
     if (ex.options->force.contains(part)) return false;
   const KdaDecodeDesc d = describe(ex, a);

@@ -35,7 +35,7 @@ struct KdaDecodeArgs {
 void kda_decode(const Exec& ex, const KdaDecodeArgs& args);
 
 // Whether one kernel takes the call: where none does the ops one behind the other are faster than kda_decode(), whose
-// only other row is the reference. An op of the three whose row is forced is not fused.
+// only other row is the reference. An op of the three whose row is forced is not fused, unless one of kda_decode is.
 bool kda_decode_fuses(const Exec& ex, const KdaDecodeArgs& args);
 
 Cost kda_decode_cost(const KdaDecodeArgs& args);

@@ -113,6 +113,9 @@ TEST(KdaDecode, FusesOnlyWhereOneKernelTakesTheCallAndNoPartIsForced) {
   Step step;
   TestExec ex;
   EXPECT_FALSE(kda_decode_fuses(ex, step.args()));
+  TestExec forced;
+  forced.force("kda_decode", "reference");
+  EXPECT_TRUE(kda_decode_fuses(forced, step.args()));
   KdaDecodeDesc d{.target = {.device = DeviceKind::cuda, .cuda = CudaLevel::sm90a, .multiprocessors = 132},
                   .T = 1,
                   .N = 1,
