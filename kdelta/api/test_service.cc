@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/support/deadline.h"
 #include "tests/support/op_test.h"
 
 namespace kdelta {
@@ -18,7 +19,9 @@ using namespace std::chrono_literals;
 using test::error_of;
 using testing::HasSubstr;
 
-constexpr auto kLong = 60s;
+// Less than the whole test has, so that a wait that fails says so first.
+constexpr auto kLong = 40s;
+const bool kEndsInTime = test::Deadline::install(55s, "Service");
 
 LoadOptions tiny(int64_t sequences) {
   LoadOptions o{.model = "models/tiny-k3"};

@@ -63,7 +63,7 @@ class Client {
   }
 
   // The next response, whole; what there is of it after `most` milliseconds.
-  Response receive(int most = 60'000, bool head_only = false) {
+  Response receive(int most = 30'000, bool head_only = false) {
     Response r = receive_head(most);
     if (r.status == 0) return r;
     if (head_only || r.status == 204) return r.whole = true, r;
@@ -88,7 +88,7 @@ class Client {
     return r;
   }
 
-  Response receive_head(int most = 60'000) {
+  Response receive_head(int most = 30'000) {
     Response r;
     size_t end = std::string::npos;
     while ((end = in_.find("\r\n\r\n")) == std::string::npos)
@@ -107,7 +107,7 @@ class Client {
   }
 
   // False at the end of the body, and when nothing comes.
-  bool next_chunk(std::string& chunk, int most = 60'000) {
+  bool next_chunk(std::string& chunk, int most = 30'000) {
     size_t line = 0;
     while ((line = in_.find("\r\n")) == std::string::npos)
       if (!more(most)) return false;
@@ -121,7 +121,7 @@ class Client {
   }
 
   // Whether the other end closes within that time; what it still sends is thrown away.
-  bool closes(int most = 60'000) {
+  bool closes(int most = 30'000) {
     while (more(most)) in_.clear();
     return closed_;
   }
@@ -146,7 +146,7 @@ class Client {
 inline Response ask(int port, const std::string& request) {
   Client client(port);
   client.send(request);
-  return client.receive(60'000, request.starts_with("HEAD "));
+  return client.receive(30'000, request.starts_with("HEAD "));
 }
 
 }  // namespace kdelta::test

@@ -7,8 +7,11 @@
 
 #include "frontends/server/api.h"
 #include "tests/server/client.h"
+#include "tests/support/deadline.h"
 
 namespace kdelta::test {
+
+inline const bool kEndsInTime = Deadline::install(std::chrono::seconds(55));
 
 inline LoadOptions tiny_model(int64_t sequences = 4) {
   LoadOptions o{.model = "models/tiny-k3"};

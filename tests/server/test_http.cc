@@ -7,6 +7,7 @@
 
 #include "frontends/server/http.h"
 #include "tests/server/client.h"
+#include "tests/support/deadline.h"
 
 namespace kdelta::server {
 namespace {
@@ -17,6 +18,8 @@ using test::Client;
 using test::Response;
 using testing::HasSubstr;
 using testing::StartsWith;
+
+const bool kEndsInTime = test::Deadline::install(55s);
 
 // What an exchange of these tests does: streams `pieces` of `size` bytes, or stays silent.
 class Talk final : public Exchange {
@@ -111,7 +114,7 @@ TEST_F(Http, ARequestIsAnsweredAndTheConnectionStays) {
   EXPECT_EQ(client.receive().body, "GET /one? ");
   EXPECT_EQ(client.receive().body, "GET /two? ");
   client.send("HEAD /echo HTTP/1.1\r\nHost: x\r\n\r\n" + Client::get("/after", "Connection: close\r\n"));
-  EXPECT_EQ(client.receive(60'000, true).status, 200);
+  EXPECT_EQ(client.receive(30'000, true).status, 200);
   EXPECT_EQ(client.receive().body, "GET /after? ") << "a HEAD has no body";
   EXPECT_TRUE(client.closes());
 }

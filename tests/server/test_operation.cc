@@ -39,7 +39,7 @@ class Gate {
   std::function<void()> hook() {
     return [this] {
       std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, 60s, [&] { return open_; });
+      changed_.wait_for(lock, 40s, [&] { return open_; });
     };
   }
   void set(bool open) {
