@@ -1,5 +1,6 @@
 #include "frontends/server/answer_request.h"
 
+#include "frontends/server/openapi.h"
 #include "kdelta/api/request_fields.h"
 
 namespace kdelta::server {
@@ -146,9 +147,11 @@ AnswerRequest read_chat(const Engine& engine, const JsonReader& body, const Gene
   return r;
 }
 
-JsonReader read_body(const std::string& body) {
+JsonReader read_body(const std::string& body, const std::string& schema) {
   const JsonSource source{.name = "request", .code = ErrorCode::invalid_argument};
-  return JsonReader(parse_json(body, source, {.max_bytes = std::ssize(body)}), source);
+  Json root = parse_json(body, source, {.max_bytes = std::ssize(body)});
+  refuse_undescribed(root, schema);
+  return JsonReader(std::move(root), source);
 }
 
 }  // namespace kdelta::server

@@ -35,7 +35,8 @@ AnswerRequest read_completion(const Engine& engine, const JsonReader& body, cons
 AnswerRequest read_chat(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
                         const RequestLimits& limits);
 
-// The whole text of a body as an object; the error's source is "request".
-JsonReader read_body(const std::string& body);
+// The whole text of a body as an object of the request schema of that name (openapi.h), which has all its fields; the
+// error's source is "request".
+JsonReader read_body(const std::string& body, const std::string& schema);
 
 }  // namespace kdelta::server

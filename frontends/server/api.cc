@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <random>
+#include <type_traits>
 
 #include "frontends/server/metrics.h"
+#include "frontends/server/openapi.h"
 #include "kdelta/api/request_fields.h"
 
 namespace kdelta::server {
@@ -14,27 +16,6 @@ namespace {
 struct Refused {
   Reply reply;
 };
-
-struct Route {
-  const char* method;
-  const char* path;
-};
-
-// In the order of the documentation.
-constexpr Route kRoutes[] = {
-    {"POST", "/v1/chat/completions"},
-    {"POST", "/v1/completions"},
-    {"GET", "/v1/models"},
-    {"POST", "/tokenize"},
-    {"POST", "/detokenize"},
-    {"POST", "/apply-template"},
-    {"GET", "/health"},
-    {"GET", "/ready"},
-    {"GET", "/version"},
-    {"GET", "/metrics"},
-};
-
-constexpr std::string_view kRequests = "/v1/requests/", kCancel = "/cancel";
 
 std::string field_of(const std::string& message) {
   std::string rest = message;
@@ -74,6 +55,64 @@ bool is_key(const std::vector<std::string>& keys, std::string_view given) {
   return any;
 }
 
+// An endpoint's part of Api: with the request, with its body, with what wakes the connection, or without any of these.
+template <auto F>
+Answered Api::call(Api& api, const Call& c) {
+  if constexpr (std::is_invocable_v<decltype(F), Api&>)
+    return {.reply = (api.*F)()};
+  else if constexpr (std::is_invocable_v<decltype(F), Api&, const HttpRequest&>)
+    return {.reply = (api.*F)(c.request)};
+  else if constexpr (std::is_invocable_v<decltype(F), Api&, const JsonReader&>)
+    return {.reply = (api.*F)(c.body)};
+  else
+    return (api.*F)(c);
+}
+
+// In the order of the documentation. The description is openapi.h's: a row here is an endpoint there.
+std::span<const Api::Route> Api::routes() {
+  constexpr const char* kText = "text/plain; version=0.0.4; charset=utf-8";
+  static constexpr Route all[] = {
+      {{.method = "POST",
+        .path = "/v1/chat/completions",
+        .summary = "The next message of a conversation",
+        .body = "ChatRequest",
+        .reply = "Chat",
+        .streams = true},
+       call<&Api::chat>},
+      {{.method = "POST",
+        .path = "/v1/completions",
+        .summary = "What comes behind a text",
+        .body = "CompletionRequest",
+        .reply = "Completion",
+        .streams = true},
+       call<&Api::complete>},
+      {{"GET", "/v1/models", "The names of the model", "", "Models"}, call<&Api::models>},
+      {{"POST", "/v1/requests/{id}/cancel", "Ends a request that is under way", "", "Cancelled"}, call<&Api::cancel>},
+      {{"POST", "/tokenize", "Text or messages to token ids", "TokenizeRequest", "Tokens"}, call<&Api::tokenize>},
+      {{"POST", "/detokenize", "Token ids to text", "DetokenizeRequest", "Text"}, call<&Api::detokenize>},
+      {{"POST", "/apply-template", "Messages to the text that the model sees", "TemplateRequest", "Text"},
+       call<&Api::apply_template>},
+      {{.method = "GET",
+        .path = "/health",
+        .summary = "Whether the engine works",
+        .body = "",
+        .reply = "Health",
+        .open = true},
+       call<&Api::health>},
+      {{.method = "GET",
+        .path = "/ready",
+        .summary = "Whether requests are answered now",
+        .body = "",
+        .reply = "Health",
+        .open = true},
+       call<&Api::ready>},
+      {{"GET", "/version", "The program", "", "Version"}, call<&Api::version_reply>},
+      {{"GET", "/metrics", "Counts and times for Prometheus", "", "", kText}, call<&Api::metrics>},
+      {{"GET", "/openapi.json", "This description", "", "Document"}, call<&Api::description>},
+  };
+  return all;
+}
+
 Api::Api(ApiOptions options)
     : options_(std::move(options)),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -95,8 +134,11 @@ HttpHandler Api::handler() {
 }
 
 // What anybody may ask: whether it lives, and the page that asks for a key itself.
-static bool is_open(const HttpRequest& r) {
-  return r.method == "OPTIONS" || r.path == "/health" || r.path == "/ready" || r.path == "/";
+bool Api::is_open(const HttpRequest& r) {
+  if (r.method == "OPTIONS" || r.path == "/") return true;
+  for (const Route& route : routes())
+    if (route.endpoint.open && matches(route.endpoint.path, r.path)) return true;
+  return false;
 }
 
 std::optional<Reply> Api::check(const HttpRequest& r) const {
@@ -158,29 +200,21 @@ Answered Api::handle(const HttpRequest& r, Wake wake) {
 
 Answered Api::route(const HttpRequest& r, const Wake& wake) {
   if (r.method == "OPTIONS") return {.reply = {.status = 204, .body = "", .type = ""}};
-  if (r.path.starts_with(kRequests) && r.path.ends_with(kCancel) && r.method == "POST") return {.reply = cancel(r)};
   const std::string method = r.method == "HEAD" ? "GET" : r.method;
   std::string allowed;
-  for (const Route& route : kRoutes) {
-    if (r.path != route.path) continue;
-    allowed = route.method;
-    if (method != route.method) break;
-    if (r.path == "/health") return {.reply = health()};
-    if (r.path == "/ready") return {.reply = ready()};
-    if (r.path == "/version") return {.reply = {.body = json_text(object({{"version", version()}}))}};
-    if (r.path == "/v1/models") return {.reply = models()};
-    if (r.path == "/metrics")
-      return {.reply = {.body = metrics_text(service().stats(), options_.metrics_prefix, options_.names.front()),
-                        .type = "text/plain; version=0.0.4; charset=utf-8"}};
-    if (r.path == "/tokenize") return {.reply = tokenize(r)};
-    if (r.path == "/detokenize") return {.reply = detokenize(r)};
-    if (r.path == "/apply-template") return {.reply = apply_template(r)};
-    if (r.path == "/v1/completions") return complete(r, wake);
-    return chat(r, wake);
+  for (const Route& route : routes()) {
+    std::string id;
+    if (!matches(route.endpoint.path, r.path, &id)) continue;
+    allowed +=
+        route.endpoint.method + std::string(route.endpoint.method == std::string_view("GET") ? ", HEAD, " : ", ");
+    if (method != route.endpoint.method) continue;
+    Call c{.request = r, .id = id, .body = {}, .wake = wake};
+    if (*route.endpoint.body != '\0') c.body = read_body(r.body, route.endpoint.body);
+    return route.answer(*this, c);
   }
   if (allowed.empty()) return {.reply = error_reply(404, "no such path: " + printable(r.path))};
-  Reply wrong = error_reply(405, r.path + " takes " + allowed);
-  wrong.headers.emplace_back("Allow", allowed == "GET" ? "GET, HEAD, OPTIONS" : allowed + ", OPTIONS");
+  Reply wrong = error_reply(405, printable(r.path) + ": not by " + printable(r.method));
+  wrong.headers.emplace_back("Allow", allowed + "OPTIONS");
   return {.reply = std::move(wrong)};
 }
 
@@ -228,10 +262,24 @@ Reply Api::models() const {
   return {.body = json_text(object({{"object", "list"}, {"data", std::move(data)}}))};
 }
 
-Reply Api::cancel(const HttpRequest& r) {
-  const std::string id = r.path.substr(kRequests.size(), r.path.size() - kRequests.size() - kCancel.size());
-  if (!running_.cancel(id)) return error_reply(404, "no request " + printable(id) + " is under way");
-  return {.body = json_text(object({{"id", id}, {"cancelled", true}}))};
+Answered Api::cancel(const Call& c) {
+  if (!running_.cancel(c.id)) return {.reply = error_reply(404, "no request " + printable(c.id) + " is under way")};
+  return {.reply = {.body = json_text(object({{"id", c.id}, {"cancelled", true}}))}};
+}
+
+Reply Api::version_reply() const {
+  return {.body = json_text(object({{"version", version()}}))};
+}
+
+Reply Api::metrics() const {
+  return {.body = metrics_text(service().stats(), options_.metrics_prefix, options_.names.front()),
+          .type = "text/plain; version=0.0.4; charset=utf-8"};
+}
+
+Reply Api::description() const {
+  std::vector<Endpoint> endpoints;
+  for (const Route& route : routes()) endpoints.push_back(route.endpoint);
+  return {.body = json_text(openapi(endpoints, version()))};
 }
 
 namespace {
@@ -253,9 +301,8 @@ std::vector<int32_t> prompt_ids(const Engine& engine, const JsonReader& body) {
 
 }  // namespace
 
-Reply Api::tokenize(const HttpRequest& r) const {
+Reply Api::tokenize(const JsonReader& body) const {
   const Engine& engine = service().engine();
-  const JsonReader body = read_body(r.body);
   check_model(body.find<std::string>("model").value_or(""));
   const bool pieces = body.find<bool>("with_pieces").value_or(false);
   const std::vector<int32_t> ids = prompt_ids(engine, body);
@@ -270,9 +317,8 @@ Reply Api::tokenize(const HttpRequest& r) const {
   return {.body = json_text(out)};
 }
 
-Reply Api::detokenize(const HttpRequest& r) const {
+Reply Api::detokenize(const JsonReader& body) const {
   const Engine& engine = service().engine();
-  const JsonReader body = read_body(r.body);
   check_model(body.find<std::string>("model").value_or(""));
   const std::vector<int32_t> ids = token_ids(body, "tokens", body.get<std::vector<int64_t>>("tokens"));
   const bool specials = body.find<bool>("special").value_or(true);
@@ -281,9 +327,8 @@ Reply Api::detokenize(const HttpRequest& r) const {
   return {.body = json_text(object({{"prompt", engine.detokenize(ids, specials)}}))};
 }
 
-Reply Api::apply_template(const HttpRequest& r) const {
+Reply Api::apply_template(const JsonReader& body) const {
   const Engine& engine = service().engine();
-  const JsonReader body = read_body(r.body);
   check_model(body.find<std::string>("model").value_or(""));
   const ConversationFields c = read_conversation(body);
   read_nulls(body);
@@ -292,23 +337,24 @@ Reply Api::apply_template(const HttpRequest& r) const {
   return {.body = json_text(object({{"prompt", engine.detokenize(ids, true)}, {"tokens", ids_json(ids)}}))};
 }
 
-Answered Api::complete(const HttpRequest& r, const Wake& wake) {
+Answered Api::complete(const Call& c) {
   Service& s = service();
-  AnswerRequest request = read_completion(s.engine(), read_body(r.body), defaults(), options_.limits);
+  AnswerRequest request = read_completion(s.engine(), c.body, defaults(), options_.limits);
   check_model(request.model);
   if (request.model.empty()) request.model = options_.names.front();
   const std::string id = new_id("cmpl-");
-  return answer(s, running_, request, r, id, completion_format(s.engine(), request, id), {.timeout = options_.timeout},
-                wake);
+  return answer(s, running_, request, c.request, id, completion_format(s.engine(), request, id),
+                {.timeout = options_.timeout}, c.wake);
 }
 
-Answered Api::chat(const HttpRequest& r, const Wake& wake) {
+Answered Api::chat(const Call& c) {
   Service& s = service();
-  AnswerRequest request = read_chat(s.engine(), read_body(r.body), defaults(), options_.limits);
+  AnswerRequest request = read_chat(s.engine(), c.body, defaults(), options_.limits);
   check_model(request.model);
   if (request.model.empty()) request.model = options_.names.front();
   const std::string id = new_id("chatcmpl-");
-  return answer(s, running_, request, r, id, chat_format(s.engine(), request, id), {.timeout = options_.timeout}, wake);
+  return answer(s, running_, request, c.request, id, chat_format(s.engine(), request, id),
+                {.timeout = options_.timeout}, c.wake);
 }
 
 }  // namespace kdelta::server

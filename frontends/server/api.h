@@ -3,9 +3,11 @@
 #pragma once
 
 #include <atomic>
+#include <span>
 
 #include "frontends/server/answers.h"
 #include "frontends/server/http.h"
+#include "frontends/server/openapi.h"
 
 namespace kdelta::server {
 
@@ -29,6 +31,22 @@ class Api {
   HttpHandler handler();
 
  private:
+  // A request on its way to its endpoint: what "{id}" of the path was, and the body of one that takes a body.
+  struct Call {
+    const HttpRequest& request;
+    std::string id;
+    JsonReader body;
+    const Wake& wake;
+  };
+  struct Route {
+    Endpoint endpoint;
+    Answered (*answer)(Api&, const Call&);
+  };
+  static std::span<const Route> routes();
+  template <auto F>
+  static Answered call(Api& api, const Call& call);
+  static bool is_open(const HttpRequest& request);
+
   std::optional<Reply> check(const HttpRequest& request) const;
   Answered handle(const HttpRequest& request, Wake wake);
   Answered route(const HttpRequest& request, const Wake& wake);
@@ -41,12 +59,15 @@ class Api {
   Reply health() const;
   Reply ready() const;
   Reply models() const;
-  Reply cancel(const HttpRequest& request);
-  Reply tokenize(const HttpRequest& request) const;
-  Reply detokenize(const HttpRequest& request) const;
-  Reply apply_template(const HttpRequest& request) const;
-  Answered complete(const HttpRequest& request, const Wake& wake);
-  Answered chat(const HttpRequest& request, const Wake& wake);
+  Reply version_reply() const;
+  Reply metrics() const;
+  Reply description() const;
+  Reply tokenize(const JsonReader& body) const;
+  Reply detokenize(const JsonReader& body) const;
+  Reply apply_template(const JsonReader& body) const;
+  Answered cancel(const Call& call);
+  Answered complete(const Call& call);
+  Answered chat(const Call& call);
 
   const ApiOptions options_;
   const int64_t created_;
