@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
     const std::vector<std::string_view> views(texts.begin(), texts.end());
     const auto start = now();
     const auto trie = std::make_shared<const TokenTrie>(views, std::span<const int32_t>());
-    std::printf("%zu tokens, tree of %zu nodes made in %.0f ms, %.1f MB\n", texts.size(), trie->nodes().size(),
+    std::printf("%zu tokens, tree of %zu nodes made in %.0f ms, %.1f MB\n", texts.size(), trie->tree().nodes.size(),
                 microseconds(start) / 1000, static_cast<double>(trie->bytes()) / 1e6);
     for (const Case& c : kCases) run(c, trie);
   } catch (const Error& e) {

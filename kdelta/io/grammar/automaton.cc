@@ -208,15 +208,27 @@ Automaton::State Automaton::find_next(State state, uint8_t byte) {
     row_bytes_ += sizeof(*row);
   }
   begin();
+  // Bytes that no edge of the state tells from this one lead to the same state: found at once for all of them.
+  uint8_t low = 0, high = 255;
   // Interning moves the sets; nothing is interned before all positions of this one have been read.
   for (const uint64_t item : states_[state]) {
     if (!is_position(item)) continue;
     ++work_;
-    for (const Program::ByteEdge& e : program_->bytes(node_of(item)))
-      if (e.low <= byte && byte <= e.high) add(frame_of(item), e.to);
+    for (const Program::ByteEdge& e : program_->bytes(node_of(item))) {
+      if (e.high < byte) {
+        low = std::max<uint8_t>(low, static_cast<uint8_t>(e.high + 1));
+      } else if (byte < e.low) {
+        high = std::min<uint8_t>(high, static_cast<uint8_t>(e.low - 1));
+      } else {
+        low = std::max(low, e.low);
+        high = std::min(high, e.high);
+        add(frame_of(item), e.to);
+      }
+    }
   }
   const State to = finish();
-  (*rows_[static_cast<size_t>(state)])[byte] = to;  // finish() may have moved the rows
+  std::array<State, 256>& found = *rows_[static_cast<size_t>(state)];  // finish() may have moved the rows
+  std::fill(found.begin() + low, found.begin() + high + 1, to);
   return to;
 }
 

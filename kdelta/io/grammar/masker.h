@@ -52,28 +52,48 @@ class Masker {
   int64_t masks_made() const { return masks_made_; }
 
  private:
-  // Bits of tokens that stay within the rule, and the nodes of the trie below which the text leaves it.
+  // A node of one of the vocabulary's trees: of its texts, or of the tails behind so many characters of prose.
+  struct Place {
+    int32_t tails, node;  // tails: kTexts for the texts
+  };
+  static constexpr int32_t kTexts = -1;
+  // Bits of tokens that stay within the rule, and the places below which the text leaves it.
   struct Local {
     std::vector<uint32_t> bits;
-    std::vector<int32_t> exits;
+    std::vector<Place> exits;
   };
-  // A whole mask: bits, or, when they are few, the tokens.
+  // A whole mask: its words, or, when few of them have bits, those. Many states have the same one: it is kept once.
+  struct Word {
+    uint32_t at, bits;
+    bool operator==(const Word&) const = default;
+  };
   struct Whole {
     std::vector<uint32_t> bits;
-    std::vector<int32_t> tokens;
+    std::vector<Word> words;
+    bool empty() const { return bits.empty() && words.empty(); }
+    bool operator==(const Whole&) const = default;
+  };
+  // Behind one character of prose.
+  struct Behind {
+    State state = Automaton::kDead;  // after each of them; kDead when there is no such state
+    bool none = false;               // no character of prose, nor the beginning of one, may follow
   };
 
   void reset();
   void check_work();
+  void set_specials(std::span<const int32_t> nodes, std::span<uint32_t> bits) const;
+  void walk(State from, Place below, std::span<uint32_t> bits, std::vector<Place>* exits);
+
+  Behind behind_most(State state, std::vector<uint8_t>& exceptions);
+  const Behind& behind_any(State state);
+  bool follow_prose(State state);
+  void set_prose(std::span<uint32_t> bits, std::vector<Place>* exits);
+  bool mostly_prose(State state, std::span<uint32_t> bits);
+
   const Local& local(std::span<const int32_t> nodes);
-  void walk(State from, int32_t below, bool prose_is_set, std::span<uint32_t> bits, std::vector<int32_t>* exits);
-  bool set_prose(State state, std::span<uint32_t> bits);
-  State behind_any_character(State state);
-  bool takes_prose(State state);
-  void set(std::span<uint32_t> bits, int32_t token) const;
+  void by_frames(std::span<const Automaton::Position> positions, std::span<uint32_t> bits);
   void make(State state, std::span<uint32_t> bits);
-  static bool any(std::span<const uint32_t> bits);
-  void keep(State state, std::span<const uint32_t> bits);
+  const Whole& keep(std::span<const uint32_t> bits);
 
   std::shared_ptr<const Program> program_;
   std::shared_ptr<const TokenTrie> trie_;
@@ -83,9 +103,11 @@ class Masker {
   std::atomic<int64_t> noted_bytes_{0};
   int64_t epoch_ = 0, mask_bytes_ = 0, masks_made_ = 0, work_begin_ = 0;
   std::unordered_map<State, Local> locals_;
-  std::unordered_map<State, Whole> wholes_;
-  std::unordered_map<State, int> prose_;  // characters of prose that a state takes, at most TokenTrie::kProse
-  std::vector<State> path_;               // of a walk, by depth
+  std::unordered_map<State, const Whole*> whole_of_;
+  std::unordered_multimap<uint64_t, Whole> wholes_;  // by hash
+  std::unordered_map<State, Behind> behind_;
+  std::vector<State> chain_;  // behind 0, 1, 2, ... characters of prose
+  std::vector<State> path_;   // of a walk, by depth
   std::vector<int32_t> nodes_;
 };
 

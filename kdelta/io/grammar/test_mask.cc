@@ -181,18 +181,22 @@ TEST(Mask, ProseSetAtOnceIsWhatReadingItTokenByTokenAllows) {
                                            "\xC3", "\xAD",   "\\u00e9", "}",          "\": "};
   while (texts.size() < 3000) {
     std::string t;
+    if (rng() % 20 == 0) t.append(rng() % 40, rng() % 2 == 0 ? 'a' : ' ');
     for (uint64_t n = 1 + rng() % 9; n > 0; --n) t += pieces[rng() % pieces.size()];
     texts.push_back(t);
   }
   const TestVocabulary v(texts);
   int64_t prose = 0;
-  for (const uint32_t word : v.trie->prose()) prose += std::popcount(word);
+  for (const uint32_t word : v.trie->prose().whole(Prose::kMost)) prose += std::popcount(word);
   EXPECT_GT(prose, 100);
   const std::string any = R"([^"\\\x00-\x1F])";
   for (const std::string& rule :
        {any + "*", any + "{0,30}", any + "{0,12}", std::string("[^\"\\\\\\x00-\\x1Fz]*"), std::string(".*"),
-        std::string("[^\\u4e2d]*"), any + "* | [a-z]{3,40}", "(" + any + R"( | "\\" ["\\nu])*)"}) {
-    const Grammar g = parse_gbnf("root ::= \"\\\"\" (" + rule + ") \"\\\"\" \"}\"?");
+        std::string("[^\\u4e2d]*"), any + "* | [a-z]{3,40}", "(" + any + R"( | "\\" ["\\nu])*)", any + "{24}",
+        any + "{25,26}", "([^\"\\\\\\x00-\\x1Fa\\u00e9] " + any + "* | \"az\" | \"\\u00e9\" [zu]*)",
+        std::string("text | \"az\" text \"a\""), std::string("few | [#-Z]{3,40}"), std::string("[\\x00-\\x1F]*")}) {
+    const Grammar g = parse_gbnf("root ::= \"\\\"\" (" + rule + ") \"\\\"\" \"}\"?\nfew ::= " + any +
+                                 "{0,3}\ntext ::= " + any + R"(* ("\\" [nu] text)?)");
     const auto masker = v.masker(g);
     std::vector<uint32_t> bits = v.bits();
     Masker::State s = masker->next(masker->start(), '"');
@@ -218,6 +222,7 @@ TEST(Mask, WordsBehindTheVocabularyAreCleared) {
   std::vector<uint32_t> bits(4, ~0u);
   EXPECT_TRUE(m.mask(bits));
   EXPECT_EQ(bits, (std::vector<uint32_t>{1, 0, 0, 0}));
+  bits.assign(4, ~0u);
   EXPECT_TRUE(m.mask(bits));  // the one that was kept
   EXPECT_EQ(bits, (std::vector<uint32_t>{1, 0, 0, 0}));
 }
