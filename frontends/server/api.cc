@@ -321,6 +321,8 @@ Reply Api::detokenize(const JsonReader& body) const {
   const Engine& engine = service().engine();
   check_model(body.find<std::string>("model").value_or(""));
   const std::vector<int32_t> ids = token_ids(body, "tokens", body.get<std::vector<int64_t>>("tokens"));
+  for (const int32_t id : ids)
+    if (id >= engine.vocab_size()) body.refuse("tokens", "ids below " + std::to_string(engine.vocab_size()));
   const bool specials = body.find<bool>("special").value_or(true);
   read_nulls(body);
   refuse_unread(body);

@@ -20,7 +20,9 @@ Json content(std::string_view type, Json schema) {
 Json replies(const Endpoint& e) {
   const bool json = *e.reply != '\0';
   Json body = content(e.type, json ? reference(e.reply) : object({{"type", "string"}}));
-  if (e.streams) body.set("text/event-stream", object({{"schema", object({{"type", "string"}})}}));
+  if (e.streams)
+    body.set("text/event-stream",
+             object({{"schema", object({{"description", "Events whose data are pieces of the reply, then [DONE]"}})}}));
   Json out = object({{"200", object({{"description", "What was asked for"}, {"content", std::move(body)}})}});
   for (const char* status : {"4XX", "5XX"})
     out.set(status, object({{"description", *status == '4' ? "The request is at fault" : "The server is"},

@@ -124,8 +124,12 @@ ConversationFields read_conversation(const JsonReader& body) {
   if (out.messages.empty()) body.refuse("messages", "at least one message");
   out.settings.thinking = body.find<bool>("thinking").value_or(true);
   out.settings.effort = body.find<std::string>("reasoning_effort").value_or("");
-  if (const Json* tools = body.raw("tools"); tools != nullptr && !tools->is_null())
+  if (const Json* tools = body.raw("tools"); tools != nullptr && !tools->is_null()) {
+    if (tools->kind() == Json::Kind::array)
+      for (const Json& tool : tools->array())
+        if (tool.kind() != Json::Kind::object) body.refuse("tools", "objects, each of a function");
     out.settings.tools_json = json_text(*tools);
+  }
   check_options(out.settings);
   return out;
 }

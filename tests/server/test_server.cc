@@ -229,10 +229,10 @@ TEST(Server, WhatItDoesNotHonourIsRefusedByName) {
     EXPECT_EQ(at(error, "error.type").string(), "invalid_request_error");
     EXPECT_EQ(at(error, "error.param"), Json(name)) << r.body;
   }
-  for (const std::string field :
-       {R"("tool_choice":"required")", R"("tool_choice":{"type":"function"})", R"("top_logprobs":2)",
-        R"("messages":[])", R"("reasoning_effort":"extreme")", R"("functions":[])",
-        R"("messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
+  for (const std::string field : {R"("tool_choice":"required")", R"("tool_choice":{"type":"function"})",
+                                  R"("top_logprobs":2)", R"("messages":[])", R"("tools":[null])", R"("tools":[[1]])",
+                                  R"("tools":{"a":1})", R"("reasoning_effort":"extreme")", R"("functions":[])",
+                                  R"("messages":[{"role":"user","content":[{"type":"image_url"}]}])"}) {
     const std::string body = field.starts_with(R"("messages")") ? "{" + field + "}" : chat(field);
     EXPECT_EQ(shared().post("/v1/chat/completions", body).status, 400) << field;
   }
