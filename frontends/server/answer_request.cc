@@ -1,6 +1,7 @@
 #include "frontends/server/answer_request.h"
 
 #include "frontends/server/openapi.h"
+#include "frontends/server/tool_use.h"
 #include "kdelta/api/request_fields.h"
 
 namespace kdelta::server {
@@ -90,17 +91,6 @@ void read_thinking(const JsonReader& body, ChatSettings& settings) {
     if (const auto on = kwargs->find<bool>(name)) settings.thinking = *on;
 }
 
-// Calls that must be made, or one tool's alone, are for whoever can hold a model to it.
-void read_tool_choice(const JsonReader& body, ChatSettings& settings) {
-  if (body.kind("tool_choice") == Json::Kind::object) body.refuse("tool_choice", "auto or none");
-  const auto choice = body.find<std::string>("tool_choice").value_or("auto");
-  if (choice == "none")
-    settings.tools_json.clear();
-  else if (choice != "auto")
-    body.refuse("tool_choice", "auto or none");
-  if (!body.find<bool>("parallel_tool_calls").value_or(true)) body.refuse("parallel_tool_calls", "true");
-}
-
 }  // namespace
 
 ServiceRequest AnswerRequest::task(size_t prompt, int64_t choice) const {
@@ -136,10 +126,9 @@ AnswerRequest read_chat(const Engine& engine, const JsonReader& body, const Gene
   if (logprobs) r.options.logprobs = static_cast<int32_t>(top.value_or(0));
   ConversationFields fields = read_conversation(body);
   read_thinking(body, fields.settings);
-  read_tool_choice(body, fields.settings);
+  read_chat_tools(body, fields.settings, r.options);
   check_options(fields.settings);
   r.thinking = fields.settings.thinking;
-  if (r.options.constraint) r.options.constraint->calls = !fields.settings.tools_json.empty();
   read_nulls(body);
   refuse_unread(body);
   r.prompts.push_back(engine.chat_prompt(fields.messages, fields.settings));

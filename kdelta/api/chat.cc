@@ -30,6 +30,7 @@ Message message_of(const ChatMessage& m) {
 
 ChatOptions options_of(const ChatSettings& s) {
   ChatOptions o{.thinking = s.thinking, .effort = s.effort};
+  if (s.must_call) o.tool_choice = ToolChoice::required;
   if (!s.tools_json.empty()) o.tools = parse_json(s.tools_json, {.name = "tools", .code = ErrorCode::invalid_argument});
   return o;
 }

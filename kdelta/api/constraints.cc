@@ -19,6 +19,8 @@ constexpr size_t kMostChoices = 100'000;
 
 const char* name_of(Constraint::Kind kind) {
   switch (kind) {
+    case Constraint::Kind::text:
+      return "tools";
     case Constraint::Kind::json_object:
       return "json_object";
     case Constraint::Kind::json_schema:
@@ -46,6 +48,8 @@ grammar::ExprId choice_of(grammar::Grammar& g, const std::vector<std::string>& c
 grammar::ExprId text_of(grammar::Grammar& g, const Constraint& c) {
   const auto plain = [&](const grammar::CharSet& set) { return g.chars(set); };
   switch (c.kind) {
+    case Constraint::Kind::text:
+      return g.repeat(g.bytes(0, 255), 0, grammar::kNoEnd);
     case Constraint::Kind::json_object:
       return g.call(grammar::json_object_rule(g));
     case Constraint::Kind::json_schema:
@@ -62,7 +66,10 @@ grammar::ExprId text_of(grammar::Grammar& g, const Constraint& c) {
 
 // Everything that a compiled constraint depends on.
 std::string key_of(const Constraint& c) {
-  std::string key = str(static_cast<int>(c.kind), c.chat, c.thinking, c.calls, ":", c.text.size(), ":", c.text);
+  std::string key = str(static_cast<int>(c.kind), c.chat, c.thinking, c.calls, c.must_call, c.one_call, ":",
+                        c.text.size(), ":", c.text);
+  for (const Constraint::Tool& t : c.tools)
+    key += str(":", t.name.size(), ":", t.name, ":", t.parameters.size(), ":", t.parameters);
   for (const std::string& choice : c.choices) key += str(":", choice.size(), ":", choice);
   return key;
 }
@@ -109,9 +116,14 @@ grammar::Grammar grammar_of(const Constraint& constraint, const Tokenizer* token
   const grammar::RuleId root = g.rule(""), content = g.rule("");
   g.define(content, text_of(g, constraint));
   grammar::ExprId answer = g.call(content);
-  if (constraint.chat && tokenizer != nullptr)
-    answer = grammar::chat_answer(g, *tokenizer, ChatEncoder(*tokenizer).format(),
-                                  {.thinking = constraint.thinking, .calls = constraint.calls}, answer);
+  if (constraint.chat && tokenizer != nullptr) {
+    grammar::ChatAnswer chat{.thinking = constraint.thinking,
+                             .calls = constraint.calls,
+                             .must_call = constraint.must_call,
+                             .one_call = constraint.one_call};
+    for (const Constraint::Tool& t : constraint.tools) chat.tools.push_back({t.name, t.parameters});
+    answer = grammar::chat_answer(g, *tokenizer, ChatEncoder(*tokenizer).format(), chat, answer);
+  }
   g.define(root, answer);
   return g;
 }

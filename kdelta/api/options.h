@@ -60,7 +60,13 @@ struct Constraint {
     json_schema,  // `text` is a JSON Schema, heeded strictly: a keyword that is not supported is refused by its name
     choice,       // one of `choices`
     regex,        // `text` is a pattern of the whole answer, in the syntax that JavaScript, Python and Rust share
-    grammar       // `text` is GBNF, the grammar syntax of llama.cpp
+    grammar,      // `text` is GBNF, the grammar syntax of llama.cpp
+    text          // any text: what is constrained are a chat's calls
+  };
+  // A function that may be called.
+  struct Tool {
+    std::string name;
+    std::string parameters = {};  // text of a JSON Schema of its arguments, heeded as json_schema is; empty: any object
   };
   Kind kind = Kind::json_object;
   std::string text = {};
@@ -70,6 +76,9 @@ struct Constraint {
   bool chat = false;
   bool thinking = true;  // chat: it begins with a thinking part
   bool calls = false;    // chat: tool calls may follow the content, or come in its place
+  // chat: and then there is at least one, and no content; or at most one. Functions that may be called; none: any.
+  bool must_call = false, one_call = false;
+  std::vector<Tool> tools = {};
 };
 
 struct GenerateOptions {
@@ -94,6 +103,7 @@ struct ChatSettings {
   bool thinking = true;
   std::string effort = {};      // K3: low, medium, high, max; empty: nothing is said
   std::string tools_json = {};  // text of a JSON array of tools as in the OpenAI API; empty: none
+  bool must_call = false;       // the prompt says that tools must be called, where the chat format has words for that
 };
 
 struct LogitsOptions {

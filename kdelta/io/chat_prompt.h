@@ -26,6 +26,8 @@ std::string_view role_name(Role role);
 bool is_blank(std::string_view text);
 // The type attribute of an argument in K3's format, which knows no integers beside numbers.
 std::string_view xtml_type(const Json& value);
+// A value as it stands between the quotes of an attribute of K3's format.
+std::string xtml_escaped(std::string_view value);
 // Throws Error(invalid_argument) unless `tools` is null or an array; true when there are any.
 bool has_tools(const Json& tools, std::string_view field);
 

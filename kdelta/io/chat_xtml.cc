@@ -11,19 +11,6 @@ namespace {
 
 using Attributes = std::initializer_list<std::pair<std::string_view, std::string>>;
 
-std::string escaped(std::string_view value) {
-  std::string out;
-  for (char c : value) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '"')
-      out += "&quot;";
-    else
-      out += c;
-  }
-  return out;
-}
-
 void open(PromptWriter& out, std::string_view tag, Attributes attributes = {}) {
   out.special("<|open|>");
   out.text(tag);
@@ -31,7 +18,7 @@ void open(PromptWriter& out, std::string_view tag, Attributes attributes = {}) {
     if (value.empty() && key == "name") continue;
     out.text(str(" ", key));
     out.text("=\"");
-    out.text(escaped(value));
+    out.text(xtml_escaped(value));
     out.text("\"");
   }
   out.special("<|sep|>");
@@ -246,6 +233,19 @@ void response_format(PromptWriter& out, ResponseFormat format, const Json& schem
 }
 
 }  // namespace
+
+std::string xtml_escaped(std::string_view value) {
+  std::string out;
+  for (char c : value) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
+  }
+  return out;
+}
 
 void write_xtml_prompt(PromptWriter& out, std::span<const Message> messages, const ChatOptions& options) {
   if (has_tools(options.tools, "tools")) declare_tools(out, options.tools);

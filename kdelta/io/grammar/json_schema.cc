@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <utility>
 
 #include "kdelta/core/check.h"
 #include "kdelta/io/grammar/json_formats.h"
@@ -40,21 +41,51 @@ constexpr Keyword kKeywords[] = {{"properties", "object"},
 constexpr std::string_view kCombining[] = {"type", "enum", "const", "anyOf", "allOf", "oneOf", "$ref"};
 constexpr std::string_view kTypes[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
 
+ExprId bare_text(Grammar& g) {
+  return g.repeat(g.chars(CharSet::all()), 0, kNoEnd);
+}
+
 class Compiler {
  public:
-  Compiler(Grammar& out, const Json& root) : g_(out), json_(out), tree_(out.name(), root) {}
+  Compiler(Grammar& out, const std::string& name, const Json& root)
+      : g_(out), json_(out), name_(name), tree_(name, root) {}
 
   RuleId run() {
     const RuleId root = rule_of("#", "");
+    define_open();
+    return root;
+  }
+
+  // The root's properties, each by itself.
+  RuleId elements(const ArgumentElement& element) {
+    const Json& root = tree_.root();
+    check_keywords(root, "");
+    const std::vector<std::string> required = required_of(root, "");
+    std::vector<ExprId> parts;
+    if (const Json* properties = root.find("properties"))
+      for (const JsonMember& p : properties->object()) {
+        leaf_ = [&](std::string_view type, ExprId value) { return element(p.key, type, value); };
+        const ExprId e = schema(p.value, below("properties", p.key));
+        leaf_ = {};
+        parts.push_back(std::ranges::find(required, p.key) != required.end() ? e : g_.optional(e));
+      }
+    const RuleId rule = g_.rule("arguments");
+    g_.define(rule, g_.sequence(std::move(parts)));
+    define_open();
+    return rule;
+  }
+
+ private:
+  using Leaf = std::function<ExprId(std::string_view type, ExprId value)>;
+
+  void define_open() {
     while (!open_.empty()) {
       const Open next = std::move(open_.front());
       open_.pop_front();
       g_.define(next.rule, schema(*next.schema, next.path));
     }
-    return root;
   }
 
- private:
   struct Open {
     RuleId rule;
     const Json* schema;
@@ -86,7 +117,8 @@ class Compiler {
   }
 
   ExprId schema_inside(const Json& s, const std::string& path) {
-    if (s.kind() == Json::Kind::boolean) return s.boolean() ? json_.value() : g_.choice({});
+    if (s.kind() == Json::Kind::boolean)
+      return !s.boolean() ? g_.choice({}) : leaf_ ? typed(Json::Object{}, path) : json_.value();
     if (s.kind() != Json::Kind::object) wrong(path, s, "a schema: an object, true or false");
     if (++schemas_ > kMostSchemas) refuse(path, str("more than ", kMostSchemas, " schemas"));
     check_keywords(s, path);
@@ -114,6 +146,7 @@ class Compiler {
     if (ref.kind() != Json::Kind::string) wrong(below(path, "$ref"), ref, "a string");
     if (Json rest = without(s, "$ref"); SchemaTree::has_constraints(rest))
       return schema(tree_.both(rest, tree_.target(ref.string(), below(path, "$ref")), path), path);
+    if (leaf_) return schema(tree_.target(ref.string(), below(path, "$ref")), path);
     return g_.call(rule_of(ref.string(), below(path, "$ref")));
   }
 
@@ -161,9 +194,15 @@ class Compiler {
     const std::vector<std::string> types = types_of(s, path);
     std::vector<ExprId> all;
     for (const Json& v : values)
-      if (s.find("type") == nullptr || fits(v, types)) all.push_back(json_.constant(v));
+      if (s.find("type") == nullptr || fits(v, types))
+        all.push_back(leaf_ ? leaf_(value_type(kind_name(v.kind())),
+                                    v.kind() == Json::Kind::string ? g_.literal(v.string()) : json_.constant(v))
+                            : json_.constant(v));
     return g_.choice(std::move(all));
   }
+
+  // Of an argument: JSON knows no integers.
+  static std::string_view value_type(std::string_view type) { return type == "integer" ? "number" : type; }
 
   static bool fits(const Json& v, const std::vector<std::string>& types) {
     const auto has = [&](std::string_view t) { return std::ranges::find(types, t) != types.end(); };
@@ -192,20 +231,25 @@ class Compiler {
     if (std::ranges::find(types, "number") != types.end()) std::erase(types, "integer");
     // A keyword of another type is never looked at by a validator, but somebody meant something by it.
     std::vector<ExprId> all;
+    const Leaf leaf = std::exchange(leaf_, {});  // what is inside a value is JSON
     for (const std::string& t : types) {
       const bool plain = std::ranges::none_of(s.object(), [&](const JsonMember& m) {
         const auto* k = std::ranges::find(kKeywords, m.key, &Keyword::name);
         return k != std::end(kKeywords) && (k->type == t || (k->type == "number" && t == "integer"));
       });
-      all.push_back(plain ? any_of_type(t) : of_type(t, s, path));
+      bare_ = leaf && t == "string";
+      const ExprId e = plain ? any_of_type(t) : of_type(t, s, path);
+      bare_ = false;
+      all.push_back(leaf ? leaf(value_type(t), e) : e);
     }
+    leaf_ = leaf;
     return g_.choice(std::move(all));
   }
 
   ExprId any_of_type(const std::string& t) {
     if (t == "object") return json_.object();
     if (t == "array") return json_.array();
-    if (t == "string") return json_.string();
+    if (t == "string") return bare_ ? bare_text(g_) : json_.string();
     if (t == "number") return json_.number();
     if (t == "integer") return json_.integer();
     return t == "boolean" ? json_.boolean() : g_.literal("null");
@@ -235,21 +279,22 @@ class Compiler {
     if ((pattern != nullptr) + (format != nullptr) + bounded > 1)
       refuse(below(path, pattern != nullptr ? "pattern" : "format"),
              "is not supported beside format, minLength or maxLength");
-    const auto write = [this](const CharSet& set) { return json_.written(set); };
+    const auto write = [this](const CharSet& set) { return bare_ ? g_.chars(set) : json_.written(set); };
+    const auto whole = [this](ExprId inside) { return bare_ ? inside : json_.quoted(inside); };
     if (pattern != nullptr) {
       if (pattern->kind() != Json::Kind::string) wrong(below(path, "pattern"), *pattern, "a string");
-      const std::string name = g_.name() + ": " + below(path, "pattern");
-      return json_.quoted(read_regex(g_, name, pattern->string(), Anchors::search, write));
+      const std::string name = name_ + ": " + below(path, "pattern");
+      return whole(read_regex(g_, name, pattern->string(), Anchors::search, write));
     }
     if (format != nullptr) {
       const std::string_view known =
           format->kind() == Json::Kind::string ? format_pattern(format->string()) : std::string_view();
       if (known.empty()) wrong(below(path, "format"), *format, format_names());
-      return json_.quoted(read_regex(g_, g_.name(), known, Anchors::whole, write));
+      return whole(read_regex(g_, name_, known, Anchors::whole, write));
     }
     const int64_t least = count(s, "minLength", 0, path), most = count(s, "maxLength", kNoEnd, path);
     if (most != kNoEnd && most < least) return g_.choice({});
-    return json_.quoted(g_.repeat(json_.character(), least, most));
+    return whole(g_.repeat(bare_ ? g_.chars(CharSet::all()) : json_.character(), least, most));
   }
 
   ExprId number(bool integer, const Json& s, const std::string& path) {
@@ -403,18 +448,69 @@ class Compiler {
 
   Grammar& g_;
   JsonRules json_;
+  const std::string name_;
   SchemaTree tree_;
+  Leaf leaf_;          // of an argument whose value is being read; else values are JSON
+  bool bare_ = false;  // a string is bare text
   std::map<std::string, RuleId> refs_;
   std::deque<Open> open_;
   int64_t schemas_ = 0;
   int depth_ = 0;
 };
 
+Json parse_schema(std::string_view text, const std::string& name) {
+  return parse_json(text, {name, ErrorCode::invalid_argument}, {.max_bytes = int64_t{1} << 20});
+}
+
+// Of an object, whatever the schema says beside that.
+Json parse_arguments(std::string_view text, const std::string& name) {
+  Json schema = parse_schema(text, name);
+  if (schema.kind() != Json::Kind::object)
+    fail(ErrorCode::invalid_argument, name, ": ", describe(schema), ", expected a schema of an object");
+  if (schema.find("type") == nullptr) schema.set("type", "object");
+  if (*schema.find("type") != Json("object"))
+    fail(ErrorCode::invalid_argument, name, ": type: ", describe(*schema.find("type")),
+         ", expected \"object\": arguments are one");
+  return schema;
+}
+
+bool names_all(const Json& schema) {
+  const Json *properties = schema.find("properties"), *rest = schema.find("additionalProperties");
+  if (properties == nullptr ? rest == nullptr : properties->kind() != Json::Kind::object) return false;
+  if (rest != nullptr && *rest != Json(false)) return false;
+  for (const char* key : {"$ref", "allOf", "anyOf", "oneOf", "enum", "const"})
+    if (schema.find(key) != nullptr) return false;
+  const Json* required = schema.find("required");
+  if (required == nullptr || required->kind() != Json::Kind::array) return required == nullptr;
+  return std::ranges::all_of(required->array(), [&](const Json& name) {
+    return name.kind() == Json::Kind::string && properties != nullptr && properties->find(name.string()) != nullptr;
+  });
+}
+
 }  // namespace
 
 RuleId read_json_schema(Grammar& out, std::string_view text) {
-  const Json schema = parse_json(text, {out.name(), ErrorCode::invalid_argument}, {.max_bytes = int64_t{1} << 20});
-  return Compiler(out, schema).run();
+  const Json schema = parse_schema(text, out.name());
+  return Compiler(out, out.name(), schema).run();
+}
+
+RuleId read_arguments_schema(Grammar& out, std::string_view text, const std::string& name) {
+  const Json schema = parse_arguments(text, name);
+  return Compiler(out, name, schema).run();
+}
+
+std::optional<RuleId> read_argument_elements(Grammar& out, std::string_view text, const std::string& name,
+                                             const ArgumentElement& element) {
+  const Json schema = parse_arguments(text, name);
+  if (!names_all(schema)) return std::nullopt;
+  return Compiler(out, name, schema).elements(element);
+}
+
+ExprId any_argument_element(Grammar& out, const std::function<ExprId(std::string_view, ExprId)>& element) {
+  JsonRules json(out);
+  return out.choice({element("string", bare_text(out)), element("number", json.number()),
+                     element("boolean", json.boolean()), element("null", out.literal("null")),
+                     element("object", json.object()), element("array", json.array())});
 }
 
 RuleId json_object_rule(Grammar& out) {

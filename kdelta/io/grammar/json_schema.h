@@ -8,6 +8,8 @@
 // $ref within the document, $defs, definitions; annotations. true, false and {} are schemas.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string_view>
 
 #include "kdelta/io/grammar/grammar.h"
@@ -17,6 +19,18 @@ namespace kdelta::grammar {
 // The rule of its documents. Throws Error(invalid_argument) naming the place and the keyword: one that is not among
 // these or of the wrong type, a $ref to nothing, keywords together that the grammar cannot say; text above 1 MiB.
 RuleId read_json_schema(Grammar& out, std::string_view text);
+// The same for a document that must be an object, as the arguments of a call are; `name` begins the messages instead of
+// the grammar's.
+RuleId read_arguments_schema(Grammar& out, std::string_view text, const std::string& name);
+// Arguments that a chat format spells one by one: `element` makes the text of one of a type (object, array, string,
+// number, boolean, null) whose value is bare text for strings and JSON for all others. They come in the order of
+// `properties`. nullopt for a schema whose members are not all known by name: it combines schemas, or
+// additionalProperties is neither absent nor false.
+using ArgumentElement = std::function<ExprId(const std::string& key, std::string_view type, ExprId value)>;
+std::optional<RuleId> read_argument_elements(Grammar& out, std::string_view text, const std::string& name,
+                                             const ArgumentElement& element);
+// One of every type.
+ExprId any_argument_element(Grammar& out, const std::function<ExprId(std::string_view type, ExprId value)>& element);
 // Any object.
 RuleId json_object_rule(Grammar& out);
 

@@ -177,5 +177,50 @@ TEST(JsonSchema, WhatItCannotSayIsRefusedByItsKeyword) {
   EXPECT_THAT(refusal("false"), HasSubstr("matches no text"));
 }
 
+// Spelled as <KEY TYPE VALUE>.
+Grammar elements_of(std::string_view schema) {
+  Grammar g("test");
+  const RuleId root = g.rule("");
+  const auto rule =
+      read_argument_elements(g, schema, "f", [&](const std::string& key, std::string_view type, ExprId value) {
+        return g.sequence({g.literal(str("<", key, " ", type, " ")), value, g.literal(">")});
+      });
+  if (!rule) throw Error(ErrorCode::unsupported, "members without a name");
+  g.define(root, g.call(*rule));
+  return g;
+}
+
+TEST(JsonSchema, ArgumentsAreElementsWhoseStringsAreBareText) {
+  const auto expect = [](std::string_view schema, const std::vector<std::string>& good,
+                         const std::vector<std::string>& bad) {
+    Recogniser g(elements_of(schema));
+    for (const std::string& t : good) EXPECT_TRUE(g.reads(t)) << schema << "\n" << t;
+    for (const std::string& t : bad) EXPECT_FALSE(g.reads(t)) << schema << "\n" << t;
+  };
+  expect(R"({"type":"object","properties":{"s":{"type":"string"},"n":{"type":"integer"}},"required":["n"]})",
+         {"<s string a \"b\"\n\\><n number 3>", "<s string ><n number -1>", "<n number 0>"},
+         {"", "<s string a>", "<n number 3><s string a>", "<n integer 3>", "<n number 3.5>", "<n string 3>"});
+  expect(R"({"properties":{"e":{"enum":["x\"",1,null,["y"]]},"t":{"type":["string","boolean"],"maxLength":2}}})",
+         {"", "<e string x\">", "<e number 1>", "<e null null>", "<e array [\"y\"]>", "<t string \u00e9\u00e9>",
+          "<t boolean true>"},
+         {"<e string \"x\\\"\">", "<t string abc>", "<t boolean 1>"});
+  expect(R"({"properties":{"p":{"pattern":"^[a\"]{2}$"},"d":{"type":"string","format":"date"},"o":{"$ref":"#/$defs/o"}},
+             "$defs":{"o":{"anyOf":[{"type":"object","properties":{"k":{"type":"string"}},"required":["k"],"additionalProperties":false},
+             {"type":"string","minLength":1}]}}})",
+         {"<p string a\"><d string 2026-11-30><o object {\"k\": \"v\"}>", "<o string v>", "<p number 5>"},
+         {"<o string >", "<o object {\"k\": v}>", "<o object {}>", "<p string a>"});
+  expect(R"({"properties":{"any":{},"none":false}})",
+         {"<any string {>", "<any object {\"a\":[\"b\"]}>", "<any null null>"}, {"<any object {>", "<none null null>"});
+  for (const char* open : {R"({})", R"({"additionalProperties":{"type":"integer"},"properties":{"a":{}}})",
+                           R"({"anyOf":[{"properties":{"a":{}}}]})", R"({"properties":{"a":{}},"required":["b"]})"})
+    EXPECT_EQ(test::error_of([&] { (void)elements_of(open); }), "members without a name") << open;
+  EXPECT_EQ(test::error_of([&] { (void)elements_of(R"({"properties":{"a":{"items":{"not":1}}}})"); }),
+            "f: properties.a.items.not: this keyword is not supported");
+  EXPECT_THAT(test::error_of([&] {
+                (void)elements_of(R"({"properties":{"a":{"$ref":"#/$defs/a"}},"$defs":{"a":{"$ref":"#/$defs/a"}}})");
+              }),
+              HasSubstr("deep"));
+}
+
 }  // namespace
 }  // namespace kdelta::grammar
