@@ -99,8 +99,15 @@ constexpr const char* kRequests = R"json(
   "logprobs": {"type": "boolean", "description": "Log-probabilities of the answer's tokens", "example": true},
   "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20, "description": "And of the best at each place",
     "example": 0},
-  "tool_choice": {"description": "auto, none", "type": "string", "enum": ["auto", "none"], "example": "auto"},
-  "parallel_tool_calls": {"type": "boolean", "enum": [true], "example": true},
+  "tool_choice": {"anyOf": [{"type": "string", "enum": ["auto", "none", "required"]},
+      {"type": "object", "required": ["type"], "properties": {
+        "type": {"type": "string", "enum": ["function", "allowed_tools"], "example": "function"},
+        "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
+        "allowed_tools": {"type": "object", "required": ["tools"], "properties": {
+          "mode": {"type": "string", "enum": ["auto", "required"]},
+          "tools": {"type": "array", "minItems": 1, "items": {"type": "object", "additionalProperties": true}}}}}}],
+    "description": "Whether there must be a call, and of what: a grammar sees to it", "example": "auto"},
+  "parallel_tool_calls": {"type": "boolean", "description": "false: at most one call", "example": false},
   "chat_template_kwargs": {"type": "object", "properties": {
       "thinking": {"type": "boolean", "example": false}, "enable_thinking": {"type": "boolean", "example": false}},
     "example": {"thinking": false}}}},

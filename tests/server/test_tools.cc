@@ -29,10 +29,12 @@ constexpr char kLook[] =
        "where":{"type":"string","maxLength":6},"kind":{"enum":["a \"b\"","c&d",3]},"deep":{"type":["integer","null"],"minimum":1,
        "maximum":9},"at":{"type":"array","items":{"type":"boolean"},"maxItems":2}},
        "required":["where","kind","deep","at"]}}})";
-constexpr char kRest[] = R"({"type":"function","function":{"name":"re.st-1","parameters":{"type":"object","properties":{}}}})";
+constexpr char kRest[] =
+    R"({"type":"function","function":{"name":"re.st-1","parameters":{"type":"object","properties":{}}}})";
 
 std::string body(const std::string& tools, const std::string& more) {
-  return R"({"messages":[{"role":"user","content":"What does light mean?"}],"thinking":false,"tools":[)" + tools + "]" + (more.empty() ? "" : ",") + more + "}";
+  return R"({"messages":[{"role":"user","content":"What does light mean?"}],"thinking":false,"tools":[)" + tools + "]" +
+         (more.empty() ? "" : ",") + more + "}";
 }
 
 Response chat(const std::string& tools, const std::string& more) {
@@ -104,7 +106,8 @@ TEST(Tools, WhatIsAskedOfCallsAlsoHoldsBehindThoughtsAndInAStream) {
 TEST(Tools, OneCallIsTheMostWhereCallsAreNotParallelAndOnlyAllowedOnesAreMade) {
   for (int seed = 0; seed < 4; ++seed) {
     const std::string with_seed = R"(,"seed":)" + std::to_string(seed);
-    const Json one = json(chat(std::string(kRest), R"("tool_choice":"required","parallel_tool_calls":false)" + with_seed).body);
+    const Json one =
+        json(chat(std::string(kRest), R"("tool_choice":"required","parallel_tool_calls":false)" + with_seed).body);
     EXPECT_EQ(at(one, "choices.0.message.tool_calls").array().size(), 1u);
     const Json some = json(chat(std::string(kLook) + "," + kRest,
                                 R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[
@@ -121,11 +124,13 @@ TEST(Tools, AStrictFunctionsArgumentsAreValidAlsoWhenTheModelCallsByItself) {
       R"({"type":"function","function":{"name":"read","description":"Reads a verse.","strict":true,"parameters":{"type":"object",
          "properties":{"book":{"enum":["Genesis","Exodus"]},"chapter":{"type":"integer","minimum":1,"maximum":3}},
          "required":["book","chapter"],"additionalProperties":false}}})";
-  const Json r = json(shared()
-                          .post("/v1/chat/completions",
-                                R"({"messages":[{"role":"user","content":"Read me Psalms 23:1."}],"temperature":0,"parallel_tool_calls":false,"tools":[)" +
-                                    read + "]}")
-                          .body);
+  const Json r = json(
+      shared()
+          .post(
+              "/v1/chat/completions",
+              R"({"messages":[{"role":"user","content":"Read me Psalms 23:1."}],"temperature":0,"parallel_tool_calls":false,"tools":[)" +
+                  read + "]}")
+          .body);
   ASSERT_EQ(at(r, "choices.0.finish_reason").string(), "tool_calls") << json_text(r);
   const Json arguments = json(at(r, "choices.0.message.tool_calls.0.function.arguments").string());
   EXPECT_THAT(at(arguments, "book").string(), testing::AnyOf("Genesis", "Exodus"));
@@ -139,7 +144,8 @@ TEST(Tools, ASchemaThatDoesNotNameAllMembersIsHeldToo) {
          {"properties":{"a":{"const":7}},"required":["a"],"additionalProperties":false},
          {"properties":{"b":{"const":"x"}},"required":["b"],"additionalProperties":false}]}}})";
   for (int seed = 0; seed < 4; ++seed) {
-    const Json r = json(chat(combined, R"("tool_choice":"required","parallel_tool_calls":false,"seed":)" + std::to_string(seed)).body);
+    const Json r = json(
+        chat(combined, R"("tool_choice":"required","parallel_tool_calls":false,"seed":)" + std::to_string(seed)).body);
     EXPECT_EQ(at(r, "choices.0.finish_reason").string(), "tool_calls") << json_text(r);
     EXPECT_THAT(at(r, "choices.0.message.tool_calls.0.function.arguments").string(),
                 testing::AnyOf(R"({"a":7})", R"({"b":"x"})"));
@@ -151,9 +157,11 @@ TEST(Tools, WhatCannotBeAskedOfCallsIsRefusedByName) {
     const Response r = chat(tools, more);
     EXPECT_EQ(r.status, 400) << r.body;
     const Json e = json(r.body);
-    return (at(e, "error.param").is_null() ? "" : at(e, "error.param").string()) + " | " + at(e, "error.message").string();
+    return (at(e, "error.param").is_null() ? "" : at(e, "error.param").string()) + " | " +
+           at(e, "error.message").string();
   };
-  EXPECT_THAT(refusal(kLook, named("gaze")), HasSubstr("tool_choice | request: tool_choice: 'gaze' is no function of tools"));
+  EXPECT_THAT(refusal(kLook, named("gaze")),
+              HasSubstr("tool_choice | request: tool_choice: 'gaze' is no function of tools"));
   EXPECT_THAT(refusal("", R"("tool_choice":"required")"), HasSubstr("there are no tools"));
   EXPECT_THAT(refusal(kLook, R"("tool_choice":"sometimes")"), HasSubstr("tool_choice | "));
   const auto with = [](const std::string& schema, const std::string& strict) {
