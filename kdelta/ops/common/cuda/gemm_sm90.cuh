@@ -58,7 +58,10 @@ struct CodeOperand {
   __device__ __forceinline__ void begin(const WeightRows& w, int64_t columns, int tile_row) {
     row = tile_row, blocks = static_cast<int>(columns / kMxBlock);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) scale_row[h] = w.scale + min(int64_t{tile_row + 8 * h}, w.rows - 1) * w.scale_row_bytes;
+    for (int h = 0; h < 2; ++h) {
+      scale_row[h] = w.scale + min(int64_t{tile_row + 8 * h}, w.rows - 1) * w.scale_row_bytes;
+      asm("" : "+l"(scale_row[h]));  // kept: worked out anew for every load it is an eighth of the loop
+    }
   }
   __device__ __forceinline__ void load_scales(int step) {
 #pragma unroll
