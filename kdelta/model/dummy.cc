@@ -90,6 +90,9 @@ DeviceWeights::Uniform dummy_values(const PlacedSpec& placed, uint64_t seed, con
   // A layer keeps the size of its input: the variance of a uniform value is a third of its square.
   if (std::holds_alternative<Matrix*>(spec.target))
     return {.center = 0, .scale = std::sqrt(3.0f / static_cast<float>(spec.shape[1])), .seed = hash};
+  // Scores are apart by about 0.2; what is added to them evens out what experts get, and a random one of that size
+  // would send every token to the same few.
+  if (spec.names[0].ends_with("e_score_correction_bias")) return {.center = 0, .scale = 0.01f, .seed = hash};
   return {.center = spec.kind == WeightKind::vector ? 1.0f : 0.0f, .scale = 0.25f, .seed = hash};
 }
 

@@ -115,6 +115,33 @@ TEST_F(DummyPatterns, ValuesAreFiniteAndSpreadAsThoseOfBf16) {
   }
 }
 
+// Chance gives n tokens e (1 - (1 - k/e)^n) different experts of a layer.
+TEST(Dummy, TokensGoToAsManyExpertsAsChanceGivesThem) {
+  constexpr int kExperts = 256, kChosen = 8, kTokens = 64;
+  const std::string directory = fs::temp_directory_path() / ("kdelta_experts_" + std::to_string(getpid()));
+  fs::create_directories(directory);
+  Json::Object config = parse_json_file("tests/golden/linear_a/config.json").object();
+  for (auto& [name, value] : config) {
+    if (name == "num_experts") value = parse_json(std::to_string(kExperts), {"test"});
+    if (name == "num_experts_per_token") value = parse_json(std::to_string(kChosen), {"test"});
+  }
+  std::ofstream(directory + "/config.json") << json_text(std::move(config));
+  const LoadedModel m = load_model(directory, LoadFormat::dummy);
+  fs::remove_all(directory);
+  std::vector<int32_t> ids(kTokens);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 37 % 512);
+  Recorder seen;
+  (void)run_logits(*m.model, engine_config(DType::bf16), ids, 0, &seen);
+  const double chance = kExperts * (1 - std::pow(1 - double{kChosen} / kExperts, kTokens));
+  for (int layer = 1; layer < 5; ++layer) {
+    std::vector<float> experts = seen.get("router_idx", layer);
+    ASSERT_EQ(experts.size(), size_t{kTokens * kChosen});
+    std::sort(experts.begin(), experts.end());
+    const auto end = std::unique(experts.begin(), experts.end());
+    EXPECT_GT(static_cast<double>(end - experts.begin()), 0.9 * chance) << layer;
+  }
+}
+
 TEST(Dummy, CodesDoNotDependOnThePieceTheyAreMadeIn) {
   constexpr int64_t kAll = 3'000'000, kPiece = 777'777;  // some periods
   for (const DType dtype : {DType::f4_e2m1, DType::f8_e4m3}) {
