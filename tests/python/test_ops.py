@@ -2,6 +2,7 @@
 
 import threading
 
+import gil
 import ml_dtypes
 import numpy as np
 import pytest
@@ -216,6 +217,12 @@ def test_threads_may_share_a_context():
     for t in threads:
         t.join()
     assert got == [want] * 4
+
+
+def test_other_threads_run_while_an_operator_computes():
+    x, args, context = kda_inputs(65), sequences([65], [1], True, True), ops.Context(threads=1)
+    state, out = np.zeros((2, 2, 48, 32), np.float32), np.empty((65, 2, 48), np.float32)
+    assert gil.is_free_during(lambda: ops.kda(**x, state=state, out=out, **args, context=context))
 
 
 def test_there_is_one_version():

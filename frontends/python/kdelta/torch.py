@@ -1,86 +1,97 @@
-"""Operators registered with PyTorch: torch.ops.kdelta.* after `import kdelta.torch`.
+"""Operators registered with PyTorch: torch.ops.kdelta.* after `import kdelta.torch`, or as functions of this module.
 
-Each has a fake implementation, declares what it writes, and so goes through torch.compile without a graph break. They are registered
-from Python over kdelta.ops; the work itself, views and rules are those.
+Each declares what it writes and has a fake implementation, and so goes through torch.compile without a graph break. Tensors are taken as
+they are, without a copy; names and rules are those of kdelta.ops. Wrong arguments are a RuntimeError, as of PyTorch's own operators
+(a ValueError through the Python form). There is no backward pass.
+
+`implementation` says what runs them on the CPU: "stable ABI", compiled kernels on PyTorch's stable C interface (in a kdelta that was built
+where torch 2.10 or later is installed), or "python", kdelta.ops over DLPack, with the same bits and some 15 us more a call. On CUDA
+it is kdelta.ops.
 """
 
 from __future__ import annotations
 
+import ctypes
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from torch import Tensor
 
-from kdelta import ops
+from kdelta import _core, ops
 
-__all__ = ["kda", "kda_replay", "short_conv", "gated_norm", "attn_res", "activation"]
+_SLOTS = "Tensor cu, Tensor slot, Tensor accepted, Tensor fresh"
+_GATE = "str gate_kind='bounded', float lower_bound=-5., bool sigmoid_beta=True, bool l2_norm=True"
+_PAGES = "Tensor cu, Tensor context_lengths, Tensor pages, int n_prefill, int n_decode, int max_len, int max_context"
+_SITU = "float beta=4., float linear_beta=25., bool activate_left=True"
 
+# A letter behind a tensor marks what is written in place.
+_SCHEMAS = {
+    "kda": f"Tensor q, Tensor k, Tensor v, Tensor gate, Tensor beta, Tensor a_log, Tensor dt_bias, Tensor(a!) state, {_SLOTS}, "
+           f"int n_prefill, int n_decode, int max_len, float scale, Tensor? snapshot=None, Tensor(b!)? records=None, {_GATE}",
+    "kda_replay": "Tensor(a!) state, Tensor records, Tensor slot, Tensor accepted",
+    "kda_decode": "Tensor qkv, Tensor conv_weight, Tensor decay, Tensor beta, Tensor a_log, Tensor dt_bias, Tensor gate, "
+                  f"Tensor norm_weight, Tensor(a!) state, Tensor(b!) window, {_SLOTS}, int n_decode, float scale, float norm_eps, {_GATE}",
+    "short_conv": f"Tensor x, Tensor weight, Tensor(a!) state, {_SLOTS}, int n_prefill, int n_decode, int max_len, "
+                  "Tensor? snapshot=None, bool silu=True",
+    "gated_norm": "Tensor x, Tensor gate, Tensor? weight=None, float eps=1e-5, bool silu=False, Tensor? bias=None, Tensor? residual=None, "
+                  "Tensor(a!)? sum_out=None, Tensor? live=None",
+    "attn_res": "Tensor? blocks, int n, Tensor sum, Tensor score_weight, float eps=1e-5, Tensor? norm_weight=None, float norm_eps=1e-5",
+    "activation": "Tensor gate, Tensor up, str kind='situ', float beta=4., float linear_beta=25.",
+    "mx_quantize": "Tensor x, Tensor(a!) codes, Tensor(b!) scale, str format='f8_e4m3', str rule='floor', bool situ=False, "
+                   f"{_SITU}, Tensor? group_counts=None",
+    "mx_dequantize": "Tensor codes, Tensor scale, Tensor(a!) out, str format='f8_e4m3'",
+    "dequant_situ": "Tensor x, Tensor(a!) y, Tensor? weight_scale=None, Tensor? activation_scale=None, Tensor? bias=None, "
+                    "bool dynamic=True, Tensor? quant_scale=None, Tensor? quant_offset=None, Tensor? group_counts=None, "
+                    f"Tensor(b!)? scale=None, {_SITU}",
+    "mla_append": f"Tensor latent, Tensor rope, Tensor(a!) cache, {_PAGES}",
+    "mla": "Tensor q, Tensor cache, Tensor kv_b, Tensor(a!) out, int nope, int rope, int value, int latent, float scale, "
+           f"Tensor? kv_b_scale, str kv_b_format, {_PAGES}",
+}
+# A result is new: of one argument's shape and another's dtype. The other operators write into arguments alone.
+_RESULTS = {"kda": ("v", "v"), "kda_decode": ("gate", "qkv"), "short_conv": ("x", "x"), "gated_norm": ("x", "x"),
+            "attn_res": ("sum", "sum"), "activation": ("gate", "gate")}
 
-@torch.library.custom_op("kdelta::kda", mutates_args=("state", "records"))
-def kda(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor, a_log: Tensor, dt_bias: Tensor, state: Tensor, cu: Tensor,
-        slot: Tensor, accepted: Tensor, fresh: Tensor, n_prefill: int, n_decode: int, max_len: int, scale: float,
-        snapshot: Tensor | None = None, records: Tensor | None = None, gate_kind: str = "bounded", lower_bound: float = -5.0,
-        sigmoid_beta: bool = True, l2_norm: bool = True) -> Tensor:
-    return ops.kda(q, k, v, gate, beta, a_log, dt_bias, state=state, cu=cu, slot=slot, accepted=accepted, fresh=fresh,
-                   n_prefill=n_prefill, n_decode=n_decode, max_len=max_len, snapshot=snapshot, records=records, gate_kind=gate_kind,
-                   lower_bound=lower_bound, sigmoid_beta=sigmoid_beta, l2_norm=l2_norm, scale=scale,
-                   out=torch.empty(v.shape, dtype=v.dtype, device=v.device))
+__all__ = [*_SCHEMAS, "implementation"]
 
-
-@kda.register_fake
-def _(q, k, v, *rest, **options):
-    return torch.empty(v.shape, dtype=v.dtype, device=v.device)
-
-
-@torch.library.custom_op("kdelta::kda_replay", mutates_args=("state",))
-def kda_replay(state: Tensor, records: Tensor, slot: Tensor, accepted: Tensor) -> None:
-    ops.kda_replay(state, records, slot, accepted)
-
-
-@kda_replay.register_fake
-def _(state, records, slot, accepted):
-    return None
-
-
-@torch.library.custom_op("kdelta::short_conv", mutates_args=("state",))
-def short_conv(x: Tensor, weight: Tensor, state: Tensor, cu: Tensor, slot: Tensor, accepted: Tensor, fresh: Tensor, n_prefill: int,
-               n_decode: int, max_len: int, snapshot: Tensor | None = None, silu: bool = True) -> Tensor:
-    return ops.short_conv(x, weight, state=state, cu=cu, slot=slot, accepted=accepted, fresh=fresh, n_prefill=n_prefill,
-                          n_decode=n_decode, max_len=max_len, snapshot=snapshot, silu=silu,
-                          out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
-
-
-@short_conv.register_fake
-def _(x, *rest, **options):
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+_library = torch.library.Library("kdelta", "DEF")
+_KERNELS = pathlib.Path(_core.__file__).parent / "_torch_ops.so"
+implementation = "stable ABI" if _KERNELS.exists() else "python"
 
 
-@torch.library.custom_op("kdelta::gated_norm", mutates_args=())
-def gated_norm(x: Tensor, gate: Tensor, weight: Tensor | None = None, eps: float = 1e-5, silu: bool = False) -> Tensor:
-    return ops.gated_norm(x, gate, weight, eps=eps, silu=silu, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
+def _arguments(name: str) -> list[str]:
+    return [a.name for a in getattr(torch.ops.kdelta, name).default._schema.arguments]
 
 
-@gated_norm.register_fake
-def _(x, *rest, **options):
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+def _fake(name: str) -> Callable[..., Any]:
+    names = _arguments(name)
+    if name not in _RESULTS:
+        return lambda *args, **options: None
+    shape, dtype = (names.index(like) for like in _RESULTS[name])
+    return lambda *args, **options: args[dtype].new_empty(args[shape].shape)
 
 
-@torch.library.custom_op("kdelta::attn_res", mutates_args=())
-def attn_res(blocks: Tensor, n: int, sum: Tensor, score_weight: Tensor, eps: float, norm_weight: Tensor | None = None,
-             norm_eps: float = 1e-5) -> Tensor:
-    return ops.attn_res(blocks, sum, score_weight, n=n, eps=eps, norm_weight=norm_weight, norm_eps=norm_eps,
-                        out=torch.empty(sum.shape, dtype=sum.dtype, device=sum.device))
+def _through_python(name: str) -> Callable[..., Any]:
+    names, function = _arguments(name), getattr(ops, name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        out = function(**dict(zip(names, args)), **options)
+        return out if name in _RESULTS else None
+
+    return call
 
 
-@attn_res.register_fake
-def _(blocks, n, sum, *rest, **options):
-    return torch.empty(sum.shape, dtype=sum.dtype, device=sum.device)
+for _name, _schema in _SCHEMAS.items():
+    _library.define(f"{_name}({_schema}) -> {'Tensor' if _name in _RESULTS else '()'}", tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.register_fake(f"kdelta::{_name}", _fake(_name), lib=_library)
+    for _key in ("CUDA",) if implementation == "stable ABI" else ("CUDA", "CPU"):
+        _library.impl(_name, _through_python(_name), _key)
+    globals()[_name] = getattr(torch.ops.kdelta, _name).default
 
-
-@torch.library.custom_op("kdelta::activation", mutates_args=())
-def activation(gate: Tensor, up: Tensor, kind: str = "situ", beta: float = 4.0, linear_beta: float = 25.0) -> Tensor:
-    return ops.activation(gate, up, kind, beta=beta, linear_beta=linear_beta,
-                          out=torch.empty(gate.shape, dtype=gate.dtype, device=gate.device))
-
-
-@activation.register_fake
-def _(gate, up, *rest, **options):
-    return torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+if implementation == "stable ABI":
+    torch.ops.load_library(str(_KERNELS))
+    _order = ctypes.CDLL(str(_KERNELS)).kdelta_torch_arguments
+    _order.restype, _order.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
+    for _name in _SCHEMAS:
+        if (_order(_name.encode()) or b"").decode().split(",") != _arguments(_name):
+            raise ImportError(f"{_KERNELS.name} was built with another version of kdelta/torch.py: arguments of {_name} differ")

@@ -1,0 +1,345 @@
+// The CPU kernels of torch.ops.kdelta, by PyTorch's stable C interface of 2.10: one binary for that version and later
+// ones, with no header or class of theirs at run time. Schemas and fake implementations are registered by
+// kdelta/torch.py. An operator is a row: its arguments in the order of its schema, and the tensor that its result is
+// like.
+#include <torch/csrc/stable/library.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kdelta/api/c.h"
+
+namespace {
+
+void expect(AOTITorchError failed, const char* what) {
+  if (failed)
+    throw std::runtime_error(std::string("kdelta: ") + what + " is refused by PyTorch, expected a dense tensor");
+}
+void check(kdelta_status status) {
+  if (status != KDELTA_OK) throw std::runtime_error(kdelta_last_error());
+}
+
+enum class Kind { tensor, maybe, i32, i64, f32, flag, unflag, choice };
+struct Field {
+  const char* name;
+  Kind kind;
+  size_t offset;
+  std::array<const char*, 4> names;  // of a choice, by number
+};
+struct Operator {
+  const char* name;
+  size_t size;
+  kdelta_status (*run)(kdelta_context*, const void*, const kdelta_launch*);
+  kdelta_status (*workspace)(kdelta_context*, const void*, size_t*);
+  std::vector<Field> fields;
+  const char *shape_of, *dtype_of;  // arguments that the result is like; null: none, `out` is an argument or absent
+  size_t out;
+};
+
+constexpr size_t kMostTensors = 24, kMostBytes = 512;
+
+// What a call took from PyTorch's stack, given back at its end.
+class Call {
+ public:
+  ~Call() {
+    for (size_t i = 0; i < count_; ++i) aoti_torch_delete_tensor_object(handles_[i]);
+  }
+  AtenTensorHandle own(AtenTensorHandle handle) { return handles_[count_++] = handle; }
+  DLTensor* view(AtenTensorHandle handle, const char* name) {
+    DLTensor& v = views_[viewed_++];
+    int64_t rank = 0;
+    int32_t dtype = 0;
+    expect(aoti_torch_get_data_ptr(handle, &v.data), name);
+    expect(aoti_torch_get_dim(handle, &rank), name);
+    expect(aoti_torch_get_sizes(handle, &v.shape), name);
+    expect(aoti_torch_get_strides(handle, &v.strides), name);
+    expect(aoti_torch_get_dtype(handle, &dtype), name);
+    v.ndim = static_cast<int32_t>(rank);
+    v.dtype = dtype_of(dtype);
+    v.device = {kDLCPU, 0};
+    v.byte_offset = 0;
+    return &v;
+  }
+
+ private:
+  static DLDataType dtype_of(int32_t dtype) {
+    static const std::vector<std::pair<int32_t, DLDataType>> known = {
+        {aoti_torch_dtype_float32(), {kDLFloat, 32, 1}}, {aoti_torch_dtype_bfloat16(), {kDLBfloat, 16, 1}},
+        {aoti_torch_dtype_int32(), {kDLInt, 32, 1}},     {aoti_torch_dtype_uint8(), {kDLUInt, 8, 1}},
+        {aoti_torch_dtype_int64(), {kDLInt, 64, 1}},     {aoti_torch_dtype_int8(), {kDLInt, 8, 1}},
+        {aoti_torch_dtype_bool(), {kDLBool, 8, 1}},      {aoti_torch_dtype_float16(), {kDLFloat, 16, 1}},
+        {aoti_torch_dtype_float64(), {kDLFloat, 64, 1}}, {aoti_torch_dtype_int16(), {kDLInt, 16, 1}},
+        {aoti_torch_dtype_float8_e4m3fn(), {10, 8, 1}},  {aoti_torch_dtype_float8_e5m2(), {12, 8, 1}}};
+    for (const auto& [theirs, ours] : known)
+      if (theirs == dtype) return ours;
+    return {99, 0, 1};  // which every operator refuses by the argument's name
+  }
+
+  std::array<AtenTensorHandle, kMostTensors> handles_;
+  std::array<DLTensor, kMostTensors> views_;
+  size_t count_ = 0, viewed_ = 0;
+};
+
+// One for each process, with as many threads as PyTorch has when it is made.
+kdelta_context* context() {
+  struct Made {
+    kdelta_context* context = nullptr;
+    pid_t owner = 0;
+  };
+  static std::atomic<Made*> current{nullptr};
+  Made* made = current.load();
+  while (made == nullptr || made->owner != getpid()) {  // a child of fork() leaves its parent's alone
+    uint32_t threads = 1;
+    expect(torch_get_num_threads(&threads), "its number of threads");
+    const kdelta_context_options options{.threads = static_cast<int32_t>(threads)};
+    auto fresh = std::make_unique<Made>();
+    check(kdelta_context_create(&options, &fresh->context));
+    fresh->owner = getpid();
+    if (current.compare_exchange_strong(made, fresh.get()))
+      made = fresh.release();
+    else
+      kdelta_context_destroy(fresh->context);
+  }
+  return made->context;
+}
+
+template <class T>
+T value_of(StableIValue raw) {
+  T value;
+  std::memcpy(&value, &raw, sizeof(T));
+  return value;
+}
+template <class T>
+StableIValue raw_of(T value) {
+  StableIValue raw = 0;
+  std::memcpy(&raw, &value, sizeof(T));
+  return raw;
+}
+
+int32_t choice_of(const Operator& op, const Field& field, StringHandle text) {
+  size_t length = 0;
+  const char* data = nullptr;
+  torch_string_length(text, &length);
+  torch_string_c_str(text, &data);
+  const std::string given(data, length);
+  torch_delete_string(text);
+  std::string accepted;
+  for (size_t i = 0; i < field.names.size() && field.names[i] != nullptr; ++i) {
+    if (given == field.names[i]) return static_cast<int32_t>(i);
+    accepted += (i == 0 ? "" : ", ") + std::string(field.names[i]);
+  }
+  throw std::runtime_error(std::string(op.name) + ": " + field.name + ": '" + given + "', expected one of " + accepted);
+}
+
+// Takes everything off the stack first, so that nothing is lost when an argument is refused.
+struct Taken {
+  std::array<StableIValue, 40> values;
+  std::array<AtenTensorHandle, 40> tensors{};
+};
+void take(const Operator& op, const StableIValue* stack, Call& call, Taken& taken) {
+  for (size_t i = 0; i < op.fields.size(); ++i) {
+    taken.values[i] = stack[i];
+    if (op.fields[i].kind == Kind::tensor) {
+      taken.tensors[i] = call.own(value_of<AtenTensorHandle>(stack[i]));
+    } else if (op.fields[i].kind == Kind::maybe) {
+      const std::unique_ptr<StableIValue> inner(value_of<StableIValue*>(stack[i]));
+      if (inner) taken.tensors[i] = call.own(value_of<AtenTensorHandle>(*inner));
+    }
+  }
+}
+
+void fill(const Operator& op, const Taken& taken, Call& call, std::byte* args) {
+  std::memcpy(args, &op.size, sizeof(size_t));
+  for (size_t i = 0; i < op.fields.size(); ++i) {
+    const Field& f = op.fields[i];
+    const StableIValue raw = taken.values[i];
+    const auto put = [to = args + f.offset](auto value) { std::memcpy(to, &value, sizeof(value)); };
+    switch (f.kind) {
+      case Kind::tensor:
+      case Kind::maybe:
+        if (taken.tensors[i] != nullptr) put(call.view(taken.tensors[i], f.name));
+        break;
+      case Kind::i32: {
+        const auto value = value_of<int64_t>(raw);
+        if (value != static_cast<int32_t>(value))
+          throw std::runtime_error(std::string(op.name) + ": " + f.name + ": " + std::to_string(value) +
+                                   ", expected 32 bits");
+        put(static_cast<int32_t>(value));
+        break;
+      }
+      case Kind::i64:
+        put(value_of<int64_t>(raw));
+        break;
+      case Kind::f32:
+        put(static_cast<float>(value_of<double>(raw)));
+        break;
+      case Kind::flag:
+        put(int32_t{value_of<bool>(raw)});
+        break;
+      case Kind::unflag:
+        put(int32_t{!value_of<bool>(raw)});
+        break;
+      case Kind::choice:
+        put(choice_of(op, f, value_of<StringHandle>(raw)));
+        break;
+    }
+  }
+}
+
+// A new dense tensor of one argument's shape and another's dtype.
+AtenTensorHandle like(const Operator& op, const Taken& taken) {
+  AtenTensorHandle shape = nullptr, dtype = nullptr, made = nullptr;
+  for (size_t i = 0; i < op.fields.size(); ++i) {
+    if (std::strcmp(op.fields[i].name, op.shape_of) == 0) shape = taken.tensors[i];
+    if (std::strcmp(op.fields[i].name, op.dtype_of) == 0) dtype = taken.tensors[i];
+  }
+  int64_t rank = 0, *sizes = nullptr;
+  int32_t type = 0;
+  expect(aoti_torch_get_dim(shape, &rank), op.shape_of);
+  expect(aoti_torch_get_sizes(shape, &sizes), op.shape_of);
+  expect(aoti_torch_get_dtype(dtype, &type), op.dtype_of);
+  std::vector<int64_t> strides(static_cast<size_t>(rank), 1);
+  for (int64_t i = rank - 1; i-- > 0;) {
+    const auto at = static_cast<size_t>(i);
+    strides[at] = strides[at + 1] * std::max<int64_t>(sizes[i + 1], 1);
+  }
+  expect(aoti_torch_empty_strided(rank, sizes, strides.data(), type, aoti_torch_device_type_cpu(), -1, &made),
+         "a result");
+  return made;
+}
+
+void run(const Operator& op, StableIValue* stack, uint64_t inputs, uint64_t outputs) {
+  if (inputs != op.fields.size() || outputs != (op.shape_of != nullptr ? 1 : 0))
+    throw std::runtime_error(std::string(op.name) + ": a schema of another version than its kernel");
+  Call call;
+  Taken taken;
+  take(op, stack, call, taken);
+  alignas(std::max_align_t) std::byte args[kMostBytes] = {};
+  fill(op, taken, call, args);
+  AtenTensorHandle result = nullptr;
+  if (op.shape_of != nullptr) {
+    result = call.own(like(op, taken));
+    DLTensor* out = call.view(result, "out");
+    std::memcpy(args + op.out, &out, sizeof(out));
+  }
+  thread_local std::vector<std::byte> scratch;  // kept
+  kdelta_context* const where = context();
+  kdelta_launch launch;
+  check(op.workspace(where, args, &launch.workspace_bytes));
+  if (scratch.size() < launch.workspace_bytes) scratch.resize(launch.workspace_bytes);
+  launch.workspace = scratch.data();
+  launch.workspace_bytes = scratch.size();
+  check(op.run(where, args, &launch));
+  if (result == nullptr) return;
+  AtenTensorHandle returned = nullptr;
+  expect(aoti_torch_new_tensor_handle(result, &returned), "a result");
+  stack[0] = raw_of(returned);
+}
+
+#define FIELD(field, kind)                        \
+  Field {                                         \
+#field, Kind::kind, offsetof(Args, field), {} \
+  }
+#define IN(field) FIELD(field, tensor)
+#define MAYBE(field) FIELD(field, maybe)
+#define NAMED(name, kind, field, ...)          \
+  Field {                                      \
+    name, Kind::kind, offsetof(Args, field), { \
+      __VA_ARGS__                              \
+    }                                          \
+  }
+#define SEQ(field, kind)                                                               \
+  Field {                                                                              \
+#field, Kind::kind, offsetof(Args, seq) + offsetof(decltype(Args::seq), field), {} \
+  }
+#define SLOTS SEQ(cu, tensor), SEQ(slot, tensor), SEQ(accepted, tensor), SEQ(fresh, tensor)
+#define PAGES                                                                                                   \
+  SEQ(cu, tensor), Field{"context_lengths", Kind::tensor, offsetof(Args, seq.context), {}}, SEQ(pages, tensor), \
+      SEQ(n_prefill, i32), SEQ(n_decode, i32), SEQ(max_len, i64), SEQ(max_context, i64)
+#define GATE                                                                             \
+  NAMED("gate_kind", choice, gate_kind, "softplus", "bounded"), FIELD(lower_bound, f32), \
+      NAMED("sigmoid_beta", unflag, beta_kind, ), NAMED("l2_norm", unflag, norm_kind, )
+#define FORMAT(field) NAMED(#field, choice, field, "plain", "f8_e4m3", "f8_e5m2", "f4_e2m1")
+#define SITU FIELD(beta, f32), FIELD(linear_beta, f32), FIELD(activate_left, flag)
+
+// SHAPE, DTYPE: what the result is like. FIELDS in the order of the schema.
+#define OPERATOR(op, SHAPE, DTYPE, OUT, ...)                                                           \
+  const Operator& op() {                                                                               \
+    using Args = kdelta_##op##_args;                                                                   \
+    static_assert(sizeof(Args) <= kMostBytes);                                                         \
+    static const Operator row{#op,                                                                     \
+                              sizeof(Args),                                                            \
+                              [](kdelta_context* c, const void* a, const kdelta_launch* l) {           \
+                                return kdelta_##op(c, static_cast<const Args*>(a), l);                 \
+                              },                                                                       \
+                              [](kdelta_context* c, const void* a, size_t* bytes) {                    \
+                                return kdelta_##op##_workspace(c, static_cast<const Args*>(a), bytes); \
+                              },                                                                       \
+                              {__VA_ARGS__},                                                           \
+                              SHAPE,                                                                   \
+                              DTYPE,                                                                   \
+                              OUT};                                                                    \
+    return row;                                                                                        \
+  }
+#define RESULT offsetof(Args, out)
+
+OPERATOR(kda, "v", "v", RESULT, IN(q), IN(k), IN(v), IN(gate), IN(beta), IN(a_log), IN(dt_bias), IN(state), SLOTS,
+         SEQ(n_prefill, i32), SEQ(n_decode, i32), SEQ(max_len, i64), FIELD(scale, f32), SEQ(snapshot, maybe),
+         MAYBE(records), GATE)
+OPERATOR(kda_replay, nullptr, nullptr, 0, IN(state), IN(records), IN(slot), IN(accepted))
+OPERATOR(kda_decode, "gate", "qkv", RESULT, IN(qkv), IN(conv_weight), IN(decay), IN(beta), IN(a_log), IN(dt_bias),
+         IN(gate), IN(norm_weight), IN(state), IN(window), SLOTS, SEQ(n_decode, i32), FIELD(scale, f32),
+         FIELD(norm_eps, f32), GATE)
+OPERATOR(short_conv, "x", "x", RESULT, IN(x), IN(weight), IN(state), SLOTS, SEQ(n_prefill, i32), SEQ(n_decode, i32),
+         SEQ(max_len, i64), SEQ(snapshot, maybe), FIELD(silu, flag))
+OPERATOR(gated_norm, "x", "x", RESULT, IN(x), IN(gate), MAYBE(weight), FIELD(eps, f32), FIELD(silu, flag), MAYBE(bias),
+         MAYBE(residual), MAYBE(sum_out), MAYBE(live))
+OPERATOR(attn_res, "sum", "sum", RESULT, MAYBE(blocks), FIELD(n, i64), IN(sum), IN(score_weight), FIELD(eps, f32),
+         MAYBE(norm_weight), FIELD(norm_eps, f32))
+OPERATOR(activation, "gate", "gate", RESULT, IN(gate), IN(up),
+         NAMED("kind", choice, kind, "swiglu", "situ", "sigmoid_gate"), FIELD(beta, f32), FIELD(linear_beta, f32))
+OPERATOR(mx_quantize, nullptr, nullptr, 0, IN(x), IN(codes), IN(scale), FORMAT(format),
+         NAMED("rule", choice, rule, "floor", "rceil", "even"), FIELD(situ, flag), SITU, MAYBE(group_counts))
+OPERATOR(mx_dequantize, nullptr, nullptr, 0, IN(codes), IN(scale), IN(out), FORMAT(format))
+OPERATOR(dequant_situ, nullptr, nullptr, 0, IN(x), IN(y), MAYBE(weight_scale), MAYBE(activation_scale), MAYBE(bias),
+         FIELD(dynamic, flag), MAYBE(quant_scale), MAYBE(quant_offset), MAYBE(group_counts), MAYBE(scale), SITU)
+OPERATOR(mla_append, nullptr, nullptr, 0, IN(latent), IN(rope), IN(cache), PAGES)
+OPERATOR(mla, nullptr, nullptr, 0, IN(q), IN(cache), IN(kv_b), IN(out), FIELD(nope, i64), FIELD(rope, i64),
+         FIELD(value, i64), FIELD(latent, i64), FIELD(scale, f32), MAYBE(kv_b_scale), FORMAT(kv_b_format), PAGES)
+
+#define KDELTA_OPERATORS(X)                                                                                         \
+  X(kda)                                                                                                            \
+  X(kda_replay) X(kda_decode) X(short_conv) X(gated_norm) X(attn_res) X(activation) X(mx_quantize) X(mx_dequantize) \
+      X(dequant_situ) X(mla_append) X(mla)
+
+template <const Operator& (*describe)()>
+void kernel(StableIValue* stack, uint64_t inputs, uint64_t outputs) {
+  run(describe(), stack, inputs, outputs);
+}
+
+}  // namespace
+
+// The arguments of an operator in the order of its kernel, "q,k,v,..."; null for one that has none.
+extern "C" __attribute__((visibility("default"))) const char* kdelta_torch_arguments(const char* name) {
+  thread_local std::string joined;
+  joined.clear();
+#define ROW(op)                    \
+  if (std::strcmp(name, #op) == 0) \
+    for (const Field& f : op().fields) joined += (joined.empty() ? "" : ",") + std::string(f.name);
+  KDELTA_OPERATORS(ROW)
+#undef ROW
+  return joined.empty() ? nullptr : joined.c_str();
+}
+
+STABLE_TORCH_LIBRARY_IMPL(kdelta, CPU, m) {
+#define ROW(op) m.impl(#op, kernel<op>);
+  KDELTA_OPERATORS(ROW)
+#undef ROW
+}
