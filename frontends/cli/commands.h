@@ -91,6 +91,19 @@ struct BenchOptions {
 };
 int bench(const BenchOptions& options);
 
+struct BenchServeOptions {
+  LoadOptions load;                  // model "": the server is at `url`
+  std::string url, key, model_name;  // model_name "": requests name none
+  std::vector<int64_t> concurrency = {1, 16};
+  int64_t prompt = 128, generate = 64, requests = 0;  // requests 0: four times the concurrency
+  double length_spread = 0, rate = 0;
+  double most_first = 0, most_between = 0, most_whole = 0;  // ms of a good request; 0: any
+  int repetitions = 3;
+  bool warmup = true, quiet = false;
+  std::string output = "md";  // md, json, jsonl
+};
+int bench_serve(const BenchServeOptions& options);
+
 struct LogitsFlags {
   LoadOptions load;
   LogitsOptions logits;

@@ -2,6 +2,7 @@
 #include <random>
 
 #include "frontends/server/http_impl.h"
+#include "frontends/server/threads.h"
 
 namespace kdelta::server {
 
@@ -30,7 +31,10 @@ HttpServer::Impl::Impl(HttpOptions o, HttpHandler h)
   if (error) fail("cannot listen", error.message());
   bound_port = acceptor.local_endpoint().port();
   net::co_spawn(io, accept(), net::detached);
-  thread = std::thread([this] { io.run(); });
+  thread = std::thread([this] {
+    name_thread("kdelta-http");
+    io.run();
+  });
 }
 
 // Every coroutine comes to its own end: nothing of them is left for the destructor of what they run on.

@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "frontends/server/http_impl.h"
+#include "frontends/server/threads.h"
 
 namespace kdelta::server {
 namespace {
@@ -245,6 +246,8 @@ class Session {
   net::awaitable<void> ask(Answered& answered) {
     const auto handled = std::make_shared<Handled>();
     net::post(server_.pool, [this, handled, c = c_] {
+      thread_local const bool named = name_thread("kdelta-handler");
+      (void)named;
       handled->answered = handle(c);
       handled->done = true;
       c->woken = false;

@@ -1,5 +1,7 @@
 #include "kdelta/api/service.h"
 
+#include <pthread.h>
+
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -126,6 +128,7 @@ class KDELTA_HIDDEN ServiceImpl {
   }
 
   void run() {
+    pthread_setname_np(pthread_self(), "kdelta-engine");  // for top and for whoever asks what it costs
     try {
       Crowd crowd(
           *engine_.impl_, [this](int64_t number, Generation g) { done(number, std::move(g)); },

@@ -219,5 +219,35 @@ TEST_F(Generate, BenchComparesRequestsAtOnceWithOneAndWithTheRoof) {
   EXPECT_THAT(run_program(base + "csv").out, Not(HasSubstr("percent_of_roof")));
 }
 
+TEST_F(Generate, BenchServeMeasuresWhatUsersOfAServerSee) {
+  const Result r = run_program(
+      "bench serve models/tiny-k3 --concurrency 1,3 --num-prompts 6 -p 8 -n 4 -r 2 --good-whole 1e9 --length-spread "
+      "0.5 -t 1 -q -o json");
+  ASSERT_EQ(r.status, 0) << r.err;
+  const Json rows = parse_json(r.out, {"bench serve"});
+  ASSERT_EQ(rows.array().size(), 2u);
+  for (const Json& row : rows.array()) {
+    EXPECT_EQ(row.find("requests")->integer(), 12);
+    EXPECT_EQ(row.find("failed")->integer(), 0);
+    EXPECT_EQ(row.find("samples_ts")->array().size(), 2u);
+    EXPECT_GT(row.find("median_ts")->number(), 0);
+    EXPECT_EQ(row.find("goodput_per_s")->number(), row.find("requests_per_s")->number()) << "every request is good";
+    EXPECT_EQ(row.find("cpu_us_per_token")->array().size(), 2u);
+    for (const char* times : {"first_token_ms", "whole_ms", "first_byte_behind_first_token_ms"}) {
+      const Json& t = *row.find(times);
+      EXPECT_GT(t.find("p50")->number(), 0) << times;
+      EXPECT_LE(t.find("p50")->number(), t.find("p99")->number()) << times;
+      EXPECT_LE(t.find("p99")->number(), t.find("max")->number()) << times;
+    }
+    EXPECT_LE(row.find("first_token_ms")->find("p50")->number(), row.find("whole_ms")->find("max")->number());
+  }
+  const std::string few = "bench serve models/tiny-k3 --num-prompts 2 --concurrency 1 -p 8 -n 4 -r 1 -t 1 -q -o json ";
+  const Result none = run_program(few + "--good-first 0.000001");
+  EXPECT_THAT(none.out, HasSubstr("\"goodput_per_s\":0.0000")) << "no token comes that soon";
+  const Result wrong = run_program("bench serve --url http://127.0.0.1:1 --num-prompts 1 --concurrency 1 -r 1");
+  EXPECT_EQ(wrong.status, 1) << "where nobody listens";
+  EXPECT_THAT(wrong.err, HasSubstr("1 of 1 requests failed"));
+}
+
 }  // namespace
 }  // namespace kdelta::test

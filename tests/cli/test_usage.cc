@@ -138,6 +138,8 @@ std::vector<Wrong> wrong_flags() {
       {"bench", "--concurrency 2 -n 0", "--n-gen: 0, expected one length above 0 beside --concurrency"},
       {"bench", "--concurrency 2 -d 512", "--n-depth: goes without --concurrency"},
       {"bench", "-d 100", "--n-depth: 100, expected a multiple of --max-num-batched-tokens 512"},
+      {"bench serve", "--url http://x", "bench serve: a model, to be served in this process, or --url; one of both"},
+      {"bench serve", "--concurrency 0", "--concurrency"},
       {"bench", "-r 0", "--repetitions: Value 0 not in range 1 to 1000000"},
       {"bench", "-p 8 16", "16"},
       {"bench", "-o xml", "--output"},
