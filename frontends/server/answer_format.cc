@@ -1,41 +1,67 @@
 #include "frontends/server/answer_format.h"
 
+#include <utility>
+
 namespace kdelta::server {
 
-void WholeAnswer::add(const ServiceDelta& d) {
-  using Kind = AnswerPart::Kind;
+std::vector<BlockStep> WholeAnswer::add(const ServiceDelta& d) {
+  using What = BlockStep::What;
+  std::vector<BlockStep> steps;
+  const auto close = [&](bool failed) {
+    if (!std::exchange(open_, false)) return;
+    blocks.back().failed = failed;
+    steps.push_back({What::end, blocks.size() - 1});
+  };
   for (const AnswerPart& p : d.parts) {
-    switch (p.kind) {
-      case Kind::text:
-        text += p.text;
-        break;
-      case Kind::reasoning:
-        reasoning += p.text;
-        break;
-      case Kind::content:
-        content += p.text;
-        break;
-      case Kind::call:
-        if (calls.empty() || calls.back().index != p.call.index) {
-          calls.push_back(p.call);
-        } else {
-          calls.back().arguments += p.call.arguments;
-          calls.back().ended = p.call.ended;
-        }
-        if (p.call.failed) calls.pop_back();
-        break;
+    const bool call = p.kind == AnswerPart::Kind::call;
+    const bool goes_on = open_ && blocks.back().kind == p.kind && (!call || call_ == p.call.index);
+    if (!goes_on) {
+      close(false);
+      blocks.push_back({.kind = p.kind});
+      if (call) {
+        call_ = p.call.index;
+        blocks.back().name = p.call.name;
+        blocks.back().id = p.call.id.empty() ? new_id("call_") : p.call.id;
+      }
+      open_ = true;
+      steps.push_back({What::begin, blocks.size() - 1});
     }
+    const std::string& more = call ? p.call.arguments : p.text;
+    if (!more.empty()) {
+      blocks.back().text += more;
+      steps.push_back({What::more, blocks.size() - 1, more});
+    }
+    if (call && p.call.ended) close(p.call.failed);
   }
   tokens.insert(tokens.end(), d.tokens.begin(), d.tokens.end());
   logprobs.insert(logprobs.end(), d.logprobs.begin(), d.logprobs.end());
-  if (!d.end) return;
-  end = *d.end;
-  // One that was cancelled in the middle of a call.
-  if (!calls.empty() && !calls.back().ended) calls.pop_back();
+  if (d.end) {
+    end = *d.end;
+    close(!blocks.empty() && blocks.back().is_call());
+  }
+  return steps;
+}
+
+std::string WholeAnswer::joined(AnswerPart::Kind kind) const {
+  std::string out;
+  for (const Block& b : blocks)
+    if (b.kind == kind) out += b.text;
+  return out;
+}
+
+std::vector<Block> WholeAnswer::calls() const {
+  std::vector<Block> out;
+  for (const Block& b : blocks)
+    if (b.is_call() && !b.failed) out.push_back(b);
+  return out;
 }
 
 std::string event(const Json& data) {
   return "data: " + json_text(data) + "\n\n";
+}
+
+std::string named_event(const Json& data) {
+  return "event: " + data.find("type")->string() + "\n" + event(data);
 }
 
 Json object(std::initializer_list<std::pair<std::string_view, Json>> members) {

@@ -18,6 +18,7 @@ struct AnswerRequest {
   GenerateOptions options;
   int64_t choices = 1;
   bool chat = false, thinking = true;
+  bool show_thinking = true;  // message: what is thought is told
   bool stream = false;
   bool usage = false, usage_always = false;  // of a stream: in a last event, in every one
 
@@ -34,6 +35,10 @@ AnswerRequest read_completion(const Engine& engine, const JsonReader& body, cons
                               const RequestLimits& limits);
 AnswerRequest read_chat(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
                         const RequestLimits& limits);
+
+// The Anthropic API's. `counts`: of its count_tokens, which asks for no answer.
+AnswerRequest read_message(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
+                           bool counts = false);
 
 // The whole text of a body as an object of the request schema of that name (openapi.h), which has all its fields; the
 // error's source is "request".

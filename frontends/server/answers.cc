@@ -52,6 +52,7 @@ class AnswerExchange final : public Exchange {
   }
 
   std::optional<Clock::time_point> deadline() const override { return deadline_; }
+  std::string ping() const override { return format_->ping(); }
 
  private:
   // Choices of one prompt read it once.

@@ -17,6 +17,10 @@ struct Refused {
   Reply reply;
 };
 
+bool is_anthropic(const HttpRequest& r) {
+  return r.path == "/v1/messages" || r.path.starts_with("/v1/messages/");
+}
+
 std::string field_of(const std::string& message) {
   std::string rest = message;
   for (const std::string_view source : {"request: ", "sampling: "})
@@ -86,6 +90,21 @@ std::span<const Api::Route> Api::routes() {
         .reply = "Completion",
         .streams = true},
        call<&Api::complete>},
+      {{.method = "POST",
+        .path = "/v1/messages",
+        .summary = "The next message of a conversation, as the Anthropic API has it",
+        .body = "MessageRequest",
+        .reply = "MessageReply",
+        .streams = true,
+        .error = "MessageError"},
+       call<&Api::message>},
+      {{.method = "POST",
+        .path = "/v1/messages/count_tokens",
+        .summary = "The tokens of such a conversation",
+        .body = "CountRequest",
+        .reply = "Count",
+        .error = "MessageError"},
+       call<&Api::count_tokens>},
       {{"GET", "/v1/models", "The names of the model", "", "Models"}, call<&Api::models>},
       {{"POST", "/v1/requests/{id}/cancel", "Ends a request that is under way", "", "Cancelled"}, call<&Api::cancel>},
       {{"POST", "/tokenize", "Text or messages to token ids", "TokenizeRequest", "Tokens"}, call<&Api::tokenize>},
@@ -130,6 +149,10 @@ HttpHandler Api::handler() {
   return {.check = [this](const HttpRequest& r) { return check(r); },
           .handle = [this](const HttpRequest& r, Wake wake) { return handle(r, std::move(wake)); },
           .headers = [this](const HttpRequest& r) { return headers(r); },
+          .form =
+              [](const HttpRequest& r, Reply& error) {
+                if (is_anthropic(r)) error.body = anthropic_error(error);
+              },
           .done = [this](const HttpRequest& r, int status, double seconds) { log(r, status, seconds); }};
 }
 
@@ -158,6 +181,7 @@ std::optional<Reply> Api::check(const HttpRequest& r) const {
 
 Headers Api::headers(const HttpRequest& r) const {
   Headers out{{"x-request-id", r.id}};
+  if (is_anthropic(r)) out.emplace_back("request-id", r.id);
   const std::string origin(r.header("origin"));
   if (origin.empty() || options_.origins.empty()) return out;
   const bool any = std::find(options_.origins.begin(), options_.origins.end(), "*") != options_.origins.end();
@@ -339,24 +363,35 @@ Reply Api::apply_template(const JsonReader& body) const {
   return {.body = json_text(object({{"prompt", engine.detokenize(ids, true)}, {"tokens", ids_json(ids)}}))};
 }
 
-Answered Api::complete(const Call& c) {
-  Service& s = service();
-  AnswerRequest request = read_completion(s.engine(), c.body, defaults(), options_.limits);
+template <class MakeFormat>
+Answered Api::run(const Call& c, AnswerRequest request, const char* id_prefix, MakeFormat make_format) {
   check_model(request.model);
   if (request.model.empty()) request.model = options_.names.front();
-  const std::string id = new_id("cmpl-");
-  return answer(s, running_, request, c.request, id, completion_format(s.engine(), request, id),
-                {.timeout = options_.timeout}, c.wake);
+  const std::string id = new_id(id_prefix);
+  std::unique_ptr<AnswerFormat> format = make_format(request, id);
+  return answer(service(), running_, request, c.request, id, std::move(format), {.timeout = options_.timeout}, c.wake);
+}
+
+Answered Api::complete(const Call& c) {
+  const Engine& engine = service().engine();
+  return run(c, read_completion(engine, c.body, defaults(), options_.limits), "cmpl-",
+             [&](const AnswerRequest& r, const std::string& id) { return completion_format(engine, r, id); });
 }
 
 Answered Api::chat(const Call& c) {
-  Service& s = service();
-  AnswerRequest request = read_chat(s.engine(), c.body, defaults(), options_.limits);
+  const Engine& engine = service().engine();
+  return run(c, read_chat(engine, c.body, defaults(), options_.limits), "chatcmpl-",
+             [&](const AnswerRequest& r, const std::string& id) { return chat_format(engine, r, id); });
+}
+
+Answered Api::message(const Call& c) {
+  return run(c, read_message(service().engine(), c.body, defaults()), "msg_", message_format);
+}
+
+Reply Api::count_tokens(const JsonReader& body) const {
+  const AnswerRequest request = read_message(service().engine(), body, defaults(), true);
   check_model(request.model);
-  if (request.model.empty()) request.model = options_.names.front();
-  const std::string id = new_id("chatcmpl-");
-  return answer(s, running_, request, c.request, id, chat_format(s.engine(), request, id),
-                {.timeout = options_.timeout}, c.wake);
+  return {.body = json_text(object({{"input_tokens", std::ssize(request.prompts.front())}}))};
 }
 
 }  // namespace kdelta::server

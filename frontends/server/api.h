@@ -68,6 +68,11 @@ class Api {
   Answered cancel(const Call& call);
   Answered complete(const Call& call);
   Answered chat(const Call& call);
+  Answered message(const Call& call);
+  Reply count_tokens(const JsonReader& body) const;
+  // Names the model and runs it.
+  template <class MakeFormat>
+  Answered run(const Call& call, AnswerRequest request, const char* id_prefix, MakeFormat make_format);
 
   const ApiOptions options_;
   const int64_t created_;

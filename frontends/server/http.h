@@ -29,11 +29,16 @@ struct HttpRequest {
   std::string_view header(std::string_view lower_name) const;
 };
 
+struct ErrorText {
+  std::string message, type, param, code;
+};
+
 struct Reply {
   int status = 200;
   std::string body;
   std::string type = "application/json";
   Headers headers = {};
+  std::optional<ErrorText> error = {};  // of an error: what body says, for whoever says it in other words
 };
 
 // A reply that takes time. Only the connection's thread calls it. It is destroyed when all has been said or when the
@@ -72,6 +77,8 @@ struct HttpHandler {
   std::function<Answered(const HttpRequest&, Wake)> handle;
   // Headers of every reply to this request.
   std::function<Headers(const HttpRequest&)> headers;
+  // An error to this request, about to be sent, in the form of its endpoint.
+  std::function<void(const HttpRequest&, Reply&)> form;
   // The request has been answered, or its client was gone first (499). On the connection's thread.
   std::function<void(const HttpRequest&, int status, double seconds)> done;
 };
@@ -115,5 +122,7 @@ Reply error_reply(int status, std::string_view message, std::string_view type = 
 std::string new_id(const std::string& prefix);
 // The type that a status has when nobody says another.
 std::string_view error_type(int status);
+// The body of an error in the form of the Anthropic API.
+std::string anthropic_error(const Reply& reply);
 
 }  // namespace kdelta::server

@@ -113,6 +113,10 @@ class Session {
     const unsigned version = parser.get().version();
     if (error) {
       const std::optional<Reply> reply = refusal_of(error);
+      if (reply && !parser.get().target().empty()) {  // a body whose length alone is too much
+        request_ = request_of(parser.get(), peer_);
+        more_headers_ = server_.handler.headers(request_);
+      }
       if (reply) co_await refuse(*reply, 11, true);
       co_return false;
     }
@@ -198,14 +202,16 @@ class Session {
   }
 
   net::awaitable<void> write_whole(const Reply& reply, unsigned version, bool keep, error_code& error) {
-    http::response<http::string_body> out = response_of(reply, more_headers_, version);
+    Reply formed = reply;
+    if (formed.error && server_.handler.form) server_.handler.form(request_, formed);
+    http::response<http::string_body> out = response_of(formed, more_headers_, version);
     out.keep_alive(keep && !server_.draining);
     const bool head = request_.method == "HEAD";
-    if (!head) out.body() = reply.body;
-    if (reply.status == 204)
+    if (!head) out.body() = formed.body;
+    if (formed.status == 204)
       out.body().clear();
     else
-      out.content_length(reply.body.size());
+      out.content_length(formed.body.size());
     keep_ = out.keep_alive();
     c_->stream.expires_after(options_.write_timeout);
     if (head) {
@@ -288,7 +294,10 @@ class Session {
     for (;;) {
       c_->woken = false;
       Pieces out;
-      exchange.next(out);
+      if (!ask_next(exchange, out, streams)) {  // nothing that a stream could still say
+        error = net::error::fault;
+        co_return;
+      }
       if (out.whole) {
         status = out.whole->status;
         co_await write_whole(*out.whole, version, keep, error);
@@ -312,6 +321,18 @@ class Session {
       co_await wait(exchange, streams, spoke, error);
       if (error) co_return;
     }
+  }
+
+  // What it throws is a reply of 500, unless a stream has begun.
+  static bool ask_next(Exchange& exchange, Pieces& out, bool streams) {
+    try {
+      exchange.next(out);
+    } catch (const std::exception& e) {
+      if (streams) return false;
+      out = {};
+      out.whole = error_reply(500, e.what());
+    }
+    return true;
   }
 
   // Until there is something to say, a ping is due, or the client is gone.

@@ -77,7 +77,7 @@ class ChatFormat final : public OpenAiFormat {
  public:
   ChatFormat(const Engine& engine, const AnswerRequest& request, std::string id)
       : OpenAiFormat(engine, request, std::move(id), "chat.completion.chunk"),
-        calls_(static_cast<size_t>(request.choices)) {}
+        streamed_(static_cast<size_t>(request.choices)) {}
 
   std::string start() override {
     std::string out;
@@ -94,9 +94,11 @@ class ChatFormat final : public OpenAiFormat {
                                             std::exchange(logprobs, Json()), std::move(reason))},
                          so_far));
     };
-    for (const AnswerPart& p : d.parts) tell(delta_of(number, p), {});
-    if (d.parts.empty() && !logprobs.is_null()) tell(Json::Object{}, {});
-    if (d.end) tell(Json::Object{}, finish_reason(*d.end, calls_[number].whole));
+    WholeAnswer& answer = streamed_[number];
+    for (const BlockStep& step : answer.add(d))
+      if (Json delta = delta_of(answer, step); !delta.is_null()) tell(std::move(delta), {});
+    if (!logprobs.is_null()) tell(Json::Object{}, {});
+    if (d.end) tell(Json::Object{}, finish_reason(answer.end, !answer.calls().empty()));
     return out;
   }
 
@@ -104,26 +106,23 @@ class ChatFormat final : public OpenAiFormat {
     Json choices = Json::Array{};
     for (size_t i = 0; i < answers.size(); ++i) {
       const WholeAnswer& a = answers[i];
-      Json message = object({{"role", "assistant"}, {"content", a.content}});
-      if (a.content.empty() && !a.calls.empty()) message.set("content", Json());
-      if (!a.reasoning.empty()) message.set("reasoning_content", a.reasoning);
-      if (!a.calls.empty()) message.set("tool_calls", calls_json(a.calls));
+      const std::vector<Block> calls = a.calls();
+      const std::string content = a.joined(AnswerPart::Kind::content),
+                        reasoning = a.joined(AnswerPart::Kind::reasoning);
+      Json message = object({{"role", "assistant"}, {"content", content}});
+      if (content.empty() && !calls.empty()) message.set("content", Json());
+      if (!reasoning.empty()) message.set("reasoning_content", reasoning);
+      if (!calls.empty()) message.set("tool_calls", calls_json(calls));
       choices.array().push_back(
           object({{"index", static_cast<int64_t>(i)},
                   {"message", std::move(message)},
                   {"logprobs", request_.options.logprobs >= 0 ? logprobs_json(a.logprobs) : Json()},
-                  {"finish_reason", finish_reason(a.end, !a.calls.empty())}}));
+                  {"finish_reason", finish_reason(a.end, !calls.empty())}}));
     }
     return response("chat.completion", std::move(choices), answers, usage);
   }
 
  private:
-  // Of a choice: the ids that its calls got, and whether one has come to its end.
-  struct Calls {
-    std::vector<std::string> ids;
-    bool whole = false;
-  };
-
   static Json choice(int64_t index, Json delta, Json logprobs, Json reason) {
     return object({{"index", index},
                    {"delta", std::move(delta)},
@@ -131,34 +130,32 @@ class ChatFormat final : public OpenAiFormat {
                    {"finish_reason", std::move(reason)}});
   }
 
-  Json delta_of(size_t number, const AnswerPart& p) {
-    switch (p.kind) {
-      case AnswerPart::Kind::text:
-      case AnswerPart::Kind::content:
-        return object({{"content", p.text}});
-      case AnswerPart::Kind::reasoning:
-        return object({{"reasoning_content", p.text}});
-      case AnswerPart::Kind::call:
-        break;
+  // Null for a step that says nothing.
+  static Json delta_of(const WholeAnswer& answer, const BlockStep& step) {
+    const Block& block = answer.blocks[step.block];
+    if (step.what == BlockStep::What::end) return {};
+    if (!block.is_call()) {
+      if (step.what == BlockStep::What::begin) return {};
+      return object({{block.kind == AnswerPart::Kind::reasoning ? "reasoning_content" : "content", step.text}});
     }
-    if (p.call.ended && !p.call.failed) calls_[number].whole = true;
-    Json function = object({{"arguments", p.call.arguments}});
-    Json call = object({{"index", p.call.index}});
-    if (!p.call.name.empty()) {
-      call.set("id", p.call.id.empty() ? new_id("call_") : p.call.id);
+    int64_t index = 0;
+    for (size_t i = 0; i < step.block; ++i) index += answer.blocks[i].is_call();
+    Json call = object({{"index", index}});
+    if (step.what == BlockStep::What::begin) {
+      call.set("id", block.id);
       call.set("type", "function");
-      function = object({{"name", p.call.name}, {"arguments", p.call.arguments}});
+      call.set("function", object({{"name", block.name}, {"arguments", ""}}));
+    } else {
+      call.set("function", object({{"arguments", step.text}}));
     }
-    call.set("function", std::move(function));
     return object({{"tool_calls", Json::Array{std::move(call)}}});
   }
 
-  static Json calls_json(const std::vector<CallDelta>& calls) {
+  static Json calls_json(const std::vector<Block>& calls) {
     Json out = Json::Array{};
-    for (const CallDelta& c : calls)
-      out.array().push_back(object({{"id", c.id.empty() ? new_id("call_") : c.id},
-                                    {"type", "function"},
-                                    {"function", object({{"name", c.name}, {"arguments", c.arguments}})}}));
+    for (const Block& c : calls)
+      out.array().push_back(object(
+          {{"id", c.id}, {"type", "function"}, {"function", object({{"name", c.name}, {"arguments", c.text}})}}));
     return out;
   }
 
@@ -181,7 +178,7 @@ class ChatFormat final : public OpenAiFormat {
     return object({{"content", std::move(content)}, {"refusal", Json()}});
   }
 
-  std::vector<Calls> calls_;
+  std::vector<WholeAnswer> streamed_;  // by choice
 };
 
 class CompletionFormat final : public OpenAiFormat {
@@ -213,7 +210,7 @@ class CompletionFormat final : public OpenAiFormat {
     for (size_t i = 0; i < answers.size(); ++i) {
       int64_t offset = 0;
       choices.array().push_back(
-          choice(i, echo(i) + answers[i].text,
+          choice(i, echo(i) + answers[i].joined(AnswerPart::Kind::text),
                  request_.options.logprobs >= 0 ? logprobs_json(answers[i].logprobs, offset) : Json(),
                  finish_reason(answers[i].end, false)));
     }

@@ -22,11 +22,11 @@ Json replies(const Endpoint& e) {
   Json body = content(e.type, json ? reference(e.reply) : object({{"type", "string"}}));
   if (e.streams)
     body.set("text/event-stream",
-             object({{"schema", object({{"description", "Events whose data are pieces of the reply, then [DONE]"}})}}));
+             object({{"schema", object({{"description", "The reply piece by piece, as server-sent events"}})}}));
   Json out = object({{"200", object({{"description", "What was asked for"}, {"content", std::move(body)}})}});
   for (const char* status : {"4XX", "5XX"})
     out.set(status, object({{"description", *status == '4' ? "The request is at fault" : "The server is"},
-                            {"content", content("application/json", reference("Error"))}}));
+                            {"content", content("application/json", reference(e.error))}}));
   return out;
 }
 

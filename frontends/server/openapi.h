@@ -17,11 +17,16 @@ struct Endpoint {
   const char* type = "application/json";  // of that reply
   bool open = false;                      // needs no key
   bool streams = false;                   // with "stream": true the reply is text/event-stream
+  const char* error = "Error";            // schema of its errors
 };
 
 // An object of JSON Schemas by name. Each property of a request has an example; one that is not required may be null.
 const Json& request_schemas();
 const Json& reply_schemas();
+
+// Members of these for the Anthropic API.
+extern const char* const kMessageRequests;
+extern const char* const kMessageReplies;
 
 // The document, in OpenAPI 3.1.
 Json openapi(std::span<const Endpoint> endpoints, const std::string& version);

@@ -141,7 +141,7 @@ constexpr const char* kRequests = R"json(
 "TemplateRequest": {"type": "object", "with": ["Conversation"], "required": ["messages"], "properties": {
   "model": {"type": "string", "example": ""}}})json";
 
-constexpr const char* kReplies = R"json({
+constexpr const char* kReplies = R"json(
 "Error": {"type": "object", "required": ["error"], "properties": {
   "error": {"type": "object", "required": ["message", "type", "param", "code"], "properties": {
     "message": {"type": "string"}, "type": {"type": "string"},
@@ -189,8 +189,7 @@ constexpr const char* kReplies = R"json({
 "Version": {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}},
 "Cancelled": {"type": "object", "required": ["id", "cancelled"], "properties": {
   "id": {"type": "string"}, "cancelled": {"const": true}}},
-"Document": {"type": "object", "required": ["openapi", "paths"]}
-})json";
+"Document": {"type": "object", "required": ["openapi", "paths"]})json";
 
 bool has(const Json& list, const Json& item) {
   for (const Json& one : list.array())
@@ -260,7 +259,8 @@ Json with_others(const Json& schema, const Json& all) {
 
 const Json& request_schemas() {
   static const Json all = [] {
-    const Json given = parse_json(std::string("{") + kSampling + "," + kRequests + "}", {.name = "request schemas"});
+    const Json given = parse_json(std::string("{") + kSampling + "," + kRequests + "," + kMessageRequests + "}",
+                                  {.name = "request schemas"});
     Json out = Json::Object{};
     for (const JsonMember& m : given.object()) out.set(m.key, filled(with_others(m.value, given)));
     return out;
@@ -269,7 +269,8 @@ const Json& request_schemas() {
 }
 
 const Json& reply_schemas() {
-  static const Json all = parse_json(kReplies, {.name = "reply schemas"});
+  static const Json all =
+      parse_json(std::string("{") + kReplies + "," + kMessageReplies + "}", {.name = "reply schemas"});
   return all;
 }
 

@@ -27,16 +27,35 @@ std::string_view error_type(int status) {
 
 Reply error_reply(int status, std::string_view message, std::string_view type, std::string_view param,
                   std::string_view code) {
+  const ErrorText text{.message = is_utf8(message) ? std::string(message) : printable(message),
+                       .type = std::string(type.empty() ? error_type(status) : type),
+                       .param = std::string(param),
+                       .code = std::string(code)};
   Json error = Json::Object{};
-  error.set("message", is_utf8(message) ? std::string(message) : printable(message));
-  error.set("type", type.empty() ? error_type(status) : type);
+  error.set("message", text.message);
+  error.set("type", text.type);
   error.set("param", param.empty() ? Json() : Json(param));
   error.set("code", code.empty() ? Json() : Json(code));
   Json body = Json::Object{};
   body.set("error", std::move(error));
-  Reply reply{.status = status, .body = json_text(body)};
+  Reply reply{.status = status, .body = json_text(body), .error = text};
   if (status == 429 || status == 503) reply.headers.emplace_back("Retry-After", "1");
   return reply;
+}
+
+std::string anthropic_error(const Reply& reply) {
+  const int status = reply.status;
+  const std::string_view type = status == 413   ? "request_too_large"
+                                : status == 504 ? "timeout_error"
+                                : status == 503 ? "overloaded_error"
+                                : status >= 500 ? "api_error"
+                                                : error_type(status);
+  Json error = Json::Object{}, body = Json::Object{};
+  error.set("type", type);
+  error.set("message", reply.error ? reply.error->message : reply.body);
+  body.set("type", "error");
+  body.set("error", std::move(error));
+  return json_text(body);
 }
 
 std::string new_id(const std::string& prefix) {

@@ -58,6 +58,13 @@ void read_choice(const JsonReader& body, ToolUse& use) {
 
 }  // namespace
 
+Json declaration(const Function& f, const std::string& description) {
+  Json::Object function{{"name", f.name}};
+  if (!description.empty()) function.push_back({"description", description});
+  if (!f.parameters.is_null()) function.push_back({"parameters", f.parameters});
+  return Json::Object{{"type", "function"}, {"function", std::move(function)}};
+}
+
 void apply(const ToolUse& use, ChatSettings& settings, GenerateOptions& options) {
   if (use.choice == Choice::none) settings.tools_json.clear();
   for (const std::string& name : use.only)

@@ -27,6 +27,9 @@ struct ToolUse {
   bool one = false;               // at most one call
 };
 
+// As the prompt declares it: {"type": "function", "function": {...}}.
+Json declaration(const Function& function, const std::string& description);
+
 // Makes the prompt and the grammar of it. Throws Error(invalid_argument) naming tool_choice when it asks for what
 // `functions` lack.
 void apply(const ToolUse& use, ChatSettings& settings, GenerateOptions& options);

@@ -74,14 +74,7 @@ void AnswerText::finish(std::vector<AnswerPart>& out) {
 
 void AnswerText::take(AnswerDelta delta, std::vector<AnswerPart>& out) {
   using Kind = AnswerPart::Kind;
-  append_part(out, {.kind = Kind::reasoning, .text = std::move(delta.reasoning)});
-  append_part(out, {.kind = Kind::content, .text = stops_.feed(delta.content)});
-  if (delta.pieces.empty() || stopped()) return;
-  if (!stop_.empty()) {
-    append_part(out, {.kind = Kind::content, .text = stops_.finish()});
-    stops_ = StopStrings(stop_);
-  }
-  for (CallPiece& p : delta.pieces)
+  const auto tell = [&](CallPiece& p) {
     append_part(out, {.kind = Kind::call,
                       .text = {},
                       .call = {.index = p.index,
@@ -90,6 +83,19 @@ void AnswerText::take(AnswerDelta delta, std::vector<AnswerPart>& out) {
                                .arguments = std::move(p.arguments),
                                .ended = p.ended,
                                .failed = p.failed}});
+  };
+  append_part(out, {.kind = Kind::reasoning, .text = std::move(delta.reasoning)});
+  // A call that failed has ended before its spelling comes.
+  for (CallPiece& p : delta.pieces)
+    if (p.failed) tell(p);
+  append_part(out, {.kind = Kind::content, .text = stops_.feed(delta.content)});
+  std::erase_if(delta.pieces, [](const CallPiece& p) { return p.failed; });
+  if (delta.pieces.empty() || stopped()) return;
+  if (!stop_.empty()) {
+    append_part(out, {.kind = Kind::content, .text = stops_.finish()});
+    stops_ = StopStrings(stop_);
+  }
+  for (CallPiece& p : delta.pieces) tell(p);
 }
 
 }  // namespace kdelta

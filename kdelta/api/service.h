@@ -10,7 +10,7 @@
 namespace kdelta {
 
 // More of a tool call. The arguments of its pieces joined are the text of a JSON object, unless it fails: then its
-// spelling comes as content, and what was told of it is no JSON.
+// spelling comes as content behind it, and what was told of it is no JSON.
 struct CallDelta {
   int64_t index = 0;     // among the calls announced so far
   std::string id, name;  // in its first piece; the id as the model spelled it, empty where the format has none

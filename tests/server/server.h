@@ -101,4 +101,21 @@ inline std::vector<std::string> events(const std::string& body) {
   return out;
 }
 
+// The data of a stream whose events have names; checks that each name is its data's type.
+inline std::vector<Json> named_events(const Response& r) {
+  EXPECT_EQ(r.status, 200) << r.body;
+  EXPECT_TRUE(r.whole);
+  std::vector<Json> out;
+  for (size_t begin = 0; begin < r.body.size();) {
+    const size_t end = r.body.find("\n\n", begin), data = r.body.find("\ndata: ", begin);
+    EXPECT_EQ(r.body.substr(begin, 7), "event: ");
+    EXPECT_LT(data, end) << r.body.substr(begin);
+    if (data >= end) break;
+    out.push_back(json(r.body.substr(data + 7, end - data - 7)));
+    EXPECT_EQ(at(out.back(), "type").string(), r.body.substr(begin + 7, data - begin - 7));
+    begin = end + 2;
+  }
+  return out;
+}
+
 }  // namespace kdelta::test

@@ -56,6 +56,26 @@ class Waits final : public Exchange {
   std::atomic<int>& alive_;
 };
 
+// Throws, at once or when its stream has begun.
+class Breaks final : public Exchange {
+ public:
+  Breaks(std::atomic<int>& alive, bool late, Wake wake) : alive_(alive), late_(late), wake_(std::move(wake)) {
+    ++alive_;
+  }
+  ~Breaks() override { --alive_; }
+  void next(Output& out) override {
+    if (!std::exchange(late_, false)) throw std::runtime_error("broken exchange");
+    out.head = Reply{.type = "text/event-stream"};
+    out.piece = "xxx";
+    wake_();
+  }
+
+ private:
+  std::atomic<int>& alive_;
+  bool late_;
+  const Wake wake_;
+};
+
 class Http : public testing::Test {
  protected:
   HttpOptions quick() {
@@ -89,6 +109,8 @@ class Http : public testing::Test {
     if (r.path == "/flood")
       return {.reply = {}, .exchange = std::make_unique<Talk>(alive_, 1 << 20, 1 << 16, std::move(wake))};
     if (r.path == "/silence") return {.reply = {}, .exchange = std::make_unique<Talk>(alive_, 0, 0, std::move(wake))};
+    if (r.path == "/break" || r.path == "/break-late")
+      return {.reply = {}, .exchange = std::make_unique<Breaks>(alive_, r.path == "/break-late", std::move(wake))};
     if (r.path == "/wait") return {.reply = {}, .exchange = std::make_unique<Waits>(alive_)};
     return {.reply = {.body = r.method + " " + r.path + "?" + r.query + " " + r.body, .type = "text/plain"}};
   }
@@ -204,6 +226,22 @@ TEST_F(Http, ASilentStreamIsKeptOpenByPings) {
 }
 
 // F2: whatever the client is doing, and however it leaves.
+TEST_F(Http, AnExchangeThatThrowsIsAnErrorOrEndsItsStream) {
+  start(quick());
+  Client client(port());
+  client.send(Client::get("/break"));
+  const Response r = client.receive();
+  EXPECT_EQ(r.status, 500);
+  EXPECT_THAT(r.body, HasSubstr("broken exchange"));
+  client.send(Client::get("/break-late"));
+  const Response cut = client.receive();
+  EXPECT_EQ(cut.status, 200);
+  EXPECT_EQ(cut.body, "xxx");
+  EXPECT_FALSE(cut.whole) << "it must not look like an end";
+  EXPECT_TRUE(client.closes());
+  EXPECT_TRUE(alive(0));
+}
+
 TEST_F(Http, AClientThatLeavesEndsItsExchange) {
   start(quick());
   for (const std::string path : {"/wait", "/silence"})
