@@ -156,15 +156,15 @@ struct Ring {
   __device__ __forceinline__ uint32_t tile16(Turn t) const { return base / 16 + t.stage * (kStageBytes / 16); }
   __device__ __forceinline__ char* data(Turn t) const { return bytes + t.stage * kStageBytes; }
   __device__ __forceinline__ Turn after(Turn t) const { return t.next<kStages>(); }
-  __device__ __forceinline__ void wait_full(Turn t) const { barrier_wait(full + 8 * t.stage, t.parity); }
+  __device__ __forceinline__ void wait_full(Turn t) const { cuda::barrier_wait(full + 8 * t.stage, t.parity); }
   __device__ __forceinline__ void release(Turn t) const {
     __syncwarp();
-    if ((threadIdx.x & 31) == 0) barrier_arrive(empty + 8 * t.stage);
+    if ((threadIdx.x & 31) == 0) cuda::barrier_arrive(empty + 8 * t.stage);
   }
   // The copying lane claims a stage for `size` bytes and gets the barrier that counts them.
   __device__ __forceinline__ uint32_t claim(Turn t, uint32_t size) const {
-    barrier_wait(empty + 8 * t.stage, t.parity ^ 1);
-    barrier_expect(full + 8 * t.stage, size);
+    cuda::barrier_wait(empty + 8 * t.stage, t.parity ^ 1);
+    cuda::barrier_expect(full + 8 * t.stage, size);
     return full + 8 * t.stage;
   }
 };
@@ -174,12 +174,14 @@ __device__ __forceinline__ RingType make_ring() {
   extern __shared__ char shared_bytes[];
   constexpr int kStages = RingType::kStages;
   __shared__ __align__(8) uint64_t barriers[2 * kStages];
-  char* bytes =
-      shared_bytes + (1024 - (shared_address(shared_bytes) & 1023)) % 1024;  // the compiler still sees shared memory
-  const RingType ring{shared_address(bytes), shared_address(barriers), shared_address(barriers + kStages), bytes};
+  char* bytes = shared_bytes +
+                (1024 - (cuda::shared_address(shared_bytes) & 1023)) % 1024;  // the compiler still sees shared memory
+  const RingType ring{cuda::shared_address(bytes), cuda::shared_address(barriers),
+                      cuda::shared_address(barriers + kStages), bytes};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) barrier_init(ring.full + 8 * i, 1), barrier_init(ring.empty + 8 * i, 8);
-    barrier_init_fence();
+    for (int i = 0; i < kStages; ++i)
+      cuda::barrier_init(ring.full + 8 * i, 1), cuda::barrier_init(ring.empty + 8 * i, 8);
+    cuda::fence_barrier_init();
   }
   __syncthreads();
   return ring;
@@ -242,7 +244,7 @@ struct Chain {
   __device__ __forceinline__ void begin_query(const Packed& p, uint32_t tile) {
     multiply_rows<false>(o, p.low, tile + kRecordQ / 16);
     multiply_rows<true>(o, p.high, tile + (kRecordQ + 8192) / 16);
-    wgmma_commit();
+    cuda::wgmma_commit();
   }
   // Outputs of the segment's chunk c through the warp's part of the stage's U0, which nobody reads any more.
   __device__ __forceinline__ void write_outputs(Turn t, int c, const uint32_t (&packed)[16]) {
@@ -250,8 +252,8 @@ struct Chain {
     const int m = at.id >> 3, r = at.id & 7;
 #pragma unroll
     for (int j = 0; j < 8; j += 2)
-      store_matrix_transposed(shared_address(mine) + (8 * (j + (m >> 1)) + r) * 32 + (m & 1) * 16, packed[2 * j],
-                              packed[2 * j + 1], packed[2 * j + 2], packed[2 * j + 3]);
+      cuda::store_matrices_transposed(cuda::shared_address(mine) + (8 * (j + (m >> 1)) + r) * 32 + (m & 1) * 16,
+                                      packed[2 * j], packed[2 * j + 1], packed[2 * j + 2], packed[2 * j + 3]);
     __syncwarp();
     const int left = tokens - c * kChunkTokens, row = at.id >> 1;
     __nv_bfloat16* to = out + (c * kChunkTokens + row) * a.out_token + (at.id & 1) * 8;
@@ -260,7 +262,7 @@ struct Chain {
       const uint4 x = *reinterpret_cast<const uint4*>(mine + (j * 32 + at.id) * 16);
       if (row + j * 16 < left) *reinterpret_cast<uint4*>(to + j * 16 * a.out_token) = x;
     }
-    async_proxy_fence();
+    cuda::fence_shared_for_bulk();
   }
   __device__ __forceinline__ void store_snapshots(int first) {
     for (int q = first; q >= 0; q = w.snapshot_next[q])
@@ -275,12 +277,12 @@ struct Chain {
     begin_product(now);
     pack_rows(s.low, p.low);
     pack_rows(s.high, p.high);
-    wgmma_fence();
+    cuda::wgmma_fence();
     multiply_rows<true>(product, p.low, tile + kRecordW / 16);
     multiply_rows<true>(product, p.high, tile + (kRecordW + 8192) / 16);
-    wgmma_commit();
+    cuda::wgmma_commit();
     if constexpr (kOutputs) begin_query(p, tile);
-    wgmma_wait<0>();
+    cuda::wgmma_wait<0>();
     pin(product);
     decay(now);
     pack_rows(product, u);
@@ -289,55 +291,55 @@ struct Chain {
       const uint32_t before = tile;
       now = ring.after(now), tile = ring.tile16(now);
       ring.wait_full(now);
-      wgmma_fence();
+      cuda::wgmma_fence();
       multiply_columns<true>(s.low, u, before + kRecordK / 16);
-      wgmma_commit();
+      cuda::wgmma_commit();
       multiply_columns<true>(s.high, u, before + (kRecordK + 8192) / 16);
-      wgmma_commit();
+      cuda::wgmma_commit();
       if constexpr (kOutputs) {
         multiply_rows<true>(o, u, before + kRecordA / 16);
-        wgmma_commit();
+        cuda::wgmma_commit();
       }
       begin_product(now);
-      wgmma_wait<kOutputs ? 2 : 1>();
+      cuda::wgmma_wait<kOutputs ? 2 : 1>();
       pin(s.low);
       if (round) round_state(s.low);
       pack_rows(s.low, p.low);
-      wgmma_fence();
+      cuda::wgmma_fence();
       multiply_rows<true>(product, p.low, tile + kRecordW / 16);
-      wgmma_commit();
-      wgmma_wait<kOutputs ? 2 : 1>();
+      cuda::wgmma_commit();
+      cuda::wgmma_wait<kOutputs ? 2 : 1>();
       pin(s.high);
       if (round) round_state(s.high);
       pack_rows(s.high, p.high);
-      wgmma_fence();
+      cuda::wgmma_fence();
       multiply_rows<true>(product, p.high, tile + (kRecordW + 8192) / 16);
-      wgmma_commit();
+      cuda::wgmma_commit();
       if (snapshots) store_snapshots(w.chunk_snapshot[chunk + c - 1]);
       decay(now);
       if constexpr (kOutputs) {
-        wgmma_wait<2>();
+        cuda::wgmma_wait<2>();
         pin(o);
         uint32_t packed[16];
         finish_outputs(packed);
-        wgmma_fence();
+        cuda::wgmma_fence();
         begin_query(p, tile);
         write_outputs(previous, c - 1, packed);
         ring.release(previous);
-        wgmma_wait<1>();
+        cuda::wgmma_wait<1>();
       } else {
         ring.release(previous);
-        wgmma_wait<0>();
+        cuda::wgmma_wait<0>();
       }
       pin(product);
       pack_rows(product, u);
     }
-    wgmma_fence();
+    cuda::wgmma_fence();
     multiply_columns<true>(s.low, u, tile + kRecordK / 16);
     multiply_columns<true>(s.high, u, tile + (kRecordK + 8192) / 16);
     if constexpr (kOutputs) multiply_rows<true>(o, u, tile + kRecordA / 16);
-    wgmma_commit();
-    wgmma_wait<0>();
+    cuda::wgmma_commit();
+    cuda::wgmma_wait<0>();
     pin(s.low), pin(s.high);
     if (round) round_state(s.low), round_state(s.high);
     if (snapshots) store_snapshots(w.chunk_snapshot[chunk + n - 1]);
@@ -373,8 +375,8 @@ __device__ __forceinline__ void tile_rows(const Lane& at, uint32_t to, const uin
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int piece = 2 * i + (at.id >> 4);
-    store_matrix_rows(to + row * 128 + ((piece ^ (row & 7)) << 4), rows[4 * i], rows[4 * i + 1], rows[4 * i + 2],
-                      rows[4 * i + 3]);
+    cuda::store_matrices(to + row * 128 + ((piece ^ (row & 7)) << 4), rows[4 * i], rows[4 * i + 1], rows[4 * i + 2],
+                         rows[4 * i + 3]);
   }
 }
 // Rows of M as tiles of 64 rows: the high parts of all rows, then the low ones. They pass through the ring, which
@@ -387,11 +389,12 @@ __device__ __forceinline__ void store_matrix(const Lane& at, uint32_t shared, ch
   tile_rows(at, place, high), tile_rows(at, place + 32768, low);
   pack_rows(s.high, high), pack_rest(s.high, high, low);
   tile_rows(at, place + 8192, high), tile_rows(at, place + 32768 + 8192, low);
-  async_proxy_fence();
+  cuda::fence_shared_for_bulk();
   named_barrier(3, 256);
   if (threadIdx.x == 0) {
-    bulk_store(to, shared, kMatrixBytes);
-    bulk_store_wait();
+    cuda::bulk_store(to, shared, kMatrixBytes);
+    cuda::bulk_commit();
+    cuda::bulk_wait<0>();
   }
 }
 
@@ -402,8 +405,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     scan_kernel(const __grid_constant__ Args a, const __grid_constant__ Workspace w) {
   using L = Layout<false>;
   const auto ring = make_ring<typename L::RingType>();
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  cuda::pdl_wait();
+  cuda::pdl_trigger();
   const int item = static_cast<int>(blockIdx.x) / a.H, h = static_cast<int>(blockIdx.x) % a.H;
   if (item >= w.plan->scans) return;
   const ScanItem scan = w.scan[item];
@@ -415,8 +418,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int i = 0; i < segment.chunks; ++i, t = ring.after(t)) {
         const char* record = record_at(w, h, segment.chunk + i);
         const uint32_t to = ring.address(t), bar = ring.claim(t, scan.matrix ? kScanBytes : kScanBytes + 16384);
-        bulk_load(to, record, kScanBytes, bar);
-        if (!scan.matrix) bulk_load(to + L::kU, record + kRecordU, 16384, bar);
+        cuda::bulk_load(to, record, kScanBytes, bar);
+        if (!scan.matrix) cuda::bulk_load(to + L::kU, record + kRecordU, 16384, bar);
       }
     }
   } else {
@@ -448,7 +451,7 @@ __device__ __forceinline__ void compose(const Lane& at, float* h, uint32_t tile,
   pack_rest(s.low, high.low, low.low), pack_rest(s.high, high.high, low.high);
   load_workspace(at, h, s);
   State moved;
-  wgmma_fence();
+  cuda::wgmma_fence();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float(&d)[32] = half == 0 ? moved.low : moved.high;
@@ -460,8 +463,8 @@ __device__ __forceinline__ void compose(const Lane& at, float* h, uint32_t tile,
     multiply_columns<true>(d, high.low, top + 32768 / 16);
     multiply_columns<true>(d, high.high, top + 49152 / 16);
   }
-  wgmma_commit();
-  wgmma_wait<0>();
+  cuda::wgmma_commit();
+  cuda::wgmma_wait<0>();
   pin(moved.low), pin(moved.high);
 #pragma unroll
   for (int i = 0; i < 32; ++i) s.low[i] += moved.low[i], s.high[i] += moved.high[i];
@@ -480,8 +483,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     outputs_kernel(const __grid_constant__ Args a, const __grid_constant__ Workspace w, bool exact) {
   using L = Layout<true>;
   const auto ring = make_ring<typename L::RingType>();
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  cuda::pdl_wait();
+  cuda::pdl_trigger();
   const int id = static_cast<int>(blockIdx.x) / a.H, h = static_cast<int>(blockIdx.x) % a.H;
   if (id >= w.plan->segments) return;
   const Segment segment = w.segment[id];
@@ -493,11 +496,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       Turn t;
       for (int i = 0; i < merges; ++i, t = ring.after(t)) {
         const uint32_t bar = ring.claim(t, kMatrixBytes);
-        bulk_load(ring.address(t), matrix_at(w, a, first + 1 + i, h), kMatrixBytes, bar);
+        cuda::bulk_load(ring.address(t), matrix_at(w, a, first + 1 + i, h), kMatrixBytes, bar);
       }
       for (int i = 0; i < segment.chunks; ++i, t = ring.after(t)) {
         const uint32_t bar = ring.claim(t, kRecordBytes);
-        bulk_load(ring.address(t), record_at(w, h, segment.chunk + i), kRecordBytes, bar);
+        cuda::bulk_load(ring.address(t), record_at(w, h, segment.chunk + i), kRecordBytes, bar);
       }
     }
   } else {

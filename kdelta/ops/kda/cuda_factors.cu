@@ -121,8 +121,8 @@ __device__ __forceinline__ void load_values(const Args& a, const Chunk& c, int h
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int piece = static_cast<int>(threadIdx.x) + i * kThreads, row = piece >> 4, column = piece & 15;
-    copy16(shared_address(s.v + row * kPitch + column * 8), v + min(row, c.tokens - 1) * stride + column * 16,
-           row < c.tokens ? 16 : 0);
+    cuda::copy16(cuda::shared_address(s.v + row * kPitch + column * 8),
+                 v + min(row, c.tokens - 1) * stride + column * 16, row < c.tokens ? 16 : 0);
   }
 }
 
@@ -137,10 +137,10 @@ __device__ __forceinline__ void prefetch(const Args& a, const Chunk& c, int h) {
 
 // log2 of a token's decay, softplus form.
 __device__ __forceinline__ float softplus_gate(float z, float A) {
-  const float y = exp2_fast(kLog2e * z);
+  const float y = cuda::exp2_fast(kLog2e * z);
   // log2(1 + y): the logarithm loses small y, the series large ones
   const float small = kLog2e * y * (1.0f - y * (0.5f - y * (0.33333333f - 0.25f * y)));
-  const float x = -A * (z > 20.0f ? kLog2e * z : y < 0.02f ? small : log2_fast(1.0f + y));
+  const float x = -A * (z > 20.0f ? kLog2e * z : y < 0.02f ? small : cuda::log2_fast(1.0f + y));
   return x < kForgotten ? kForgotten : x;  // NaN stays
 }
 
@@ -148,7 +148,7 @@ __device__ __forceinline__ float softplus_gate(float z, float A) {
 template <class Gate>
 __device__ __forceinline__ void cumulate(const Args& a, int h, const Place& at, const Raw<Gate>& x,
                                          float (&sum)[8][4]) {
-  const float A = exp2_fast(kLog2e * __ldg(a.a_log + h));
+  const float A = cuda::exp2_fast(kLog2e * __ldg(a.a_log + h));
   const float* from = a.dt_bias + h * a.dt_head + at.channel;
   float bias[4], s[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -163,7 +163,8 @@ __device__ __forceinline__ void cumulate(const Args& a, int h, const Place& at, 
       widen(x.g[i], z);
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        sum[i][e] = s[e] = fmaf(bound, reciprocal_fast(1.0f + exp2_fast(fmaf(minus_A, z[e], bias[e]))), s[e]);
+        sum[i][e] = s[e] =
+            fmaf(bound, cuda::reciprocal_fast(1.0f + cuda::exp2_fast(fmaf(minus_A, z[e], bias[e]))), s[e]);
     }
   } else {
 #pragma unroll
@@ -215,12 +216,12 @@ __device__ __forceinline__ void write_block_decays(bool wide, Shared& s, char* r
     before[b + 1] = before[b] + block[b];
   }
   if (part == 0) {
-    *reinterpret_cast<float*>(record + kRecordD + d * 4) = exp2_fast(before[4]);
+    *reinterpret_cast<float*>(record + kRecordD + d * 4) = cuda::exp2_fast(before[4]);
     float rest = 0;
 #pragma unroll
     for (int b = 3; b >= 0; --b) {
-      s.since_start[b][d] = exp2_fast(before[b] + first[b]);
-      s.to_end[b][d] = exp2_fast(rest + (wide ? 0.0f : block[b] - first[b]));
+      s.since_start[b][d] = cuda::exp2_fast(before[b] + first[b]);
+      s.to_end[b][d] = cuda::exp2_fast(rest + (wide ? 0.0f : block[b] - first[b]));
       rest += block[b];
     }
   } else {
@@ -229,7 +230,7 @@ __device__ __forceinline__ void write_block_decays(bool wide, Shared& s, char* r
       float since = first[I];
 #pragma unroll
       for (int J = I - 1; J >= 0; --J) {
-        s.between[I * (I - 1) / 2 + J][d] = exp2_fast(since + (wide ? 0.0f : block[J] - first[J]));
+        s.between[I * (I - 1) / 2 + J][d] = cuda::exp2_fast(since + (wide ? 0.0f : block[J] - first[J]));
         since += block[J];
       }
     }
@@ -259,7 +260,7 @@ __device__ __forceinline__ void write_operands(const Place& at, const Raw<Gate>&
     widen(x.q[i], q), widen(x.k[i], k);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      p[e] = exp2_fast(sum[i][e] + left[e]);
+      p[e] = cuda::exp2_fast(sum[i][e] + left[e]);
       q[e] *= nq * p[e], k[e] *= nk;
     }
     const int shared_place = row * kPitch + at.channel;
@@ -267,7 +268,7 @@ __device__ __forceinline__ void write_operands(const Place& at, const Raw<Gate>&
     *reinterpret_cast<uint2*>(&s.k_left[shared_place]) =
         make_uint2(pack<kType>(k[0] * p[0], k[1] * p[1]), pack<kType>(k[2] * p[2], k[3] * p[3]));
 #pragma unroll
-    for (int e = 0; e < 4; ++e) k[e] *= exp2_fast(right[e] - sum[i][e]);
+    for (int e = 0; e < 4; ++e) k[e] *= cuda::exp2_fast(right[e] - sum[i][e]);
     *reinterpret_cast<uint2*>(&s.k_right[shared_place]) = make_uint2(pack<kType>(k[0], k[1]), pack<kType>(k[2], k[3]));
     *reinterpret_cast<uint2*>(tile + kRecordQ + place) = make_uint2(pack<Half::f16>(q[0] * start[0], q[1] * start[1]),
                                                                     pack<Half::f16>(q[2] * start[2], q[3] * start[3]));
@@ -290,27 +291,28 @@ __device__ __forceinline__ void compute_scores(const Shared& s, int I, int J, co
   const int lane = static_cast<int>(threadIdx.x & 31), m = lane >> 3, r = lane & 7, t = lane & 3;
 #pragma unroll
   for (int e = 0; e < 8; ++e) x.k[e >> 2][e & 3] = x.q[e >> 2][e & 3] = 0;
-  const uint32_t left = shared_address(s.k_left) + ((I * 16 + (m & 1) * 8 + r) * kPitch + (m >> 1) * 8) * 2;
-  const uint32_t left_q = left - shared_address(s.k_left) + shared_address(s.q_left);
-  const uint32_t right = shared_address(s.k_right) + ((J * 16 + (m >> 1) * 8 + r) * kPitch + (m & 1) * 8) * 2;
+  const uint32_t left = cuda::shared_address(s.k_left) + ((I * 16 + (m & 1) * 8 + r) * kPitch + (m >> 1) * 8) * 2;
+  const uint32_t left_q = left - cuda::shared_address(s.k_left) + cuda::shared_address(s.q_left);
+  const uint32_t right = cuda::shared_address(s.k_right) + ((J * 16 + (m >> 1) * 8 + r) * kPitch + (m & 1) * 8) * 2;
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
-    const Fragment kl = load_matrix(left + step * 32), ql = load_matrix(left_q + step * 32);
-    Fragment b = load_matrix(right + step * 32);  // first columns' two halves of 16 channels, then the second columns'
+    uint32_t kl[4], ql[4], b[4];  // b: first columns' two halves of 16 channels, then the second columns'
+    cuda::load_matrices(kl, left + step * 32), cuda::load_matrices(ql, left_q + step * 32);
+    cuda::load_matrices(b, right + step * 32);
     if (between != nullptr) {
       const float2 e0 = *reinterpret_cast<const float2*>(between + step * 16 + 2 * t);
       const float2 e1 = *reinterpret_cast<const float2*>(between + step * 16 + 2 * t + 8);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float p, q;
-        unpack<kType>(b.r[e], p, q);
-        b.r[e] = e & 1 ? pack<kType>(p * e1.x, q * e1.y) : pack<kType>(p * e0.x, q * e0.y);
+        unpack<kType>(b[e], p, q);
+        b[e] = e & 1 ? pack<kType>(p * e1.x, q * e1.y) : pack<kType>(p * e0.x, q * e0.y);
       }
     }
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      mma<kType>(x.k[n], kl.r, b.r[2 * n], b.r[2 * n + 1]);
-      mma<kType>(x.q[n], ql.r, b.r[2 * n], b.r[2 * n + 1]);
+      mma<kType>(x.k[n], kl, b[2 * n], b[2 * n + 1]);
+      mma<kType>(x.q[n], ql, b[2 * n], b[2 * n + 1]);
     }
   }
 }
@@ -367,7 +369,7 @@ __device__ __noinline__ void wide_diagonal(const Args& a, const Chunk& c, int h,
       float kk = 0, qq = 0, jj = 0;
       for (int d = lane; d < 128; d += 32) {
         const float ki = element(a.k, ti, h, d), kj = element(a.k, tj, h, d), qi = element(a.q, ti, h, d);
-        const float decay = exp2_fast(log_row(record, row)[d] - log_row(record, column)[d]);
+        const float decay = cuda::exp2_fast(log_row(record, row)[d] - log_row(record, column)[d]);
         k += ki * kj * decay, q += qi * kj * decay;
         kk += ki * ki, jj += kj * kj, qq += qi * qi;
       }
@@ -421,10 +423,11 @@ __device__ __forceinline__ void substitute(Shared& s, char* record) {
 #pragma unroll
   for (int b = 0; b < 4; ++b) {
     const int row = b * 16 + (m >> 1) * 8 + r;
-    const Fragment y = load_matrix_transposed(shared_address(source + row * kPitch + warp * 16 + (m & 1) * 8));
+    uint32_t y[4];
+    cuda::load_matrices_transposed(y, cuda::shared_address(source + row * kPitch + warp * 16 + (m & 1) * 8));
     float x[2][4];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) unpack<kType>(y.r[e], x[e >> 1][(e & 1) * 2], x[e >> 1][(e & 1) * 2 + 1]);
+    for (int e = 0; e < 4; ++e) unpack<kType>(y[e], x[e >> 1][(e & 1) * 2], x[e >> 1][(e & 1) * 2 + 1]);
     if constexpr (!kValues) {
       const float f0 = s.since_start[b][warp * 16 + g], f1 = s.since_start[b][warp * 16 + g + 8];
 #pragma unroll
@@ -432,17 +435,19 @@ __device__ __forceinline__ void substitute(Shared& s, char* record) {
     }
 #pragma unroll
     for (int j = 0; j < b; ++j) {
-      const Fragment l = load_matrix(shared_address(s.score + row * kScorePitch + j * 16 + (m & 1) * 8));
-      mma<Half::f16>(x[0], solved[j], l.r[0], l.r[1]);
-      mma<Half::f16>(x[1], solved[j], l.r[2], l.r[3]);
+      uint32_t l[4];
+      cuda::load_matrices(l, cuda::shared_address(s.score + row * kScorePitch + j * 16 + (m & 1) * 8));
+      mma<Half::f16>(x[0], solved[j], l[0], l[1]);
+      mma<Half::f16>(x[1], solved[j], l[2], l[3]);
     }
     uint32_t right[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) right[e] = pack<Half::f16>(x[e >> 1][(e & 1) * 2], x[e >> 1][(e & 1) * 2 + 1]);
-    const Fragment t = load_matrix(shared_address(s.inverse[b] + ((m >> 1) * 8 + r) * 24 + (m & 1) * 8));
+    uint32_t t[4];
+    cuda::load_matrices(t, cuda::shared_address(s.inverse[b] + ((m >> 1) * 8 + r) * 24 + (m & 1) * 8));
     float z[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-    mma<Half::f16>(z[0], right, t.r[0], t.r[1]);
-    mma<Half::f16>(z[1], right, t.r[2], t.r[3]);
+    mma<Half::f16>(z[0], right, t[0], t[1]);
+    mma<Half::f16>(z[1], right, t[2], t[3]);
 #pragma unroll
     for (int e = 0; e < 4; ++e) solved[b][e] = pack<Half::f16>(z[e >> 1][(e & 1) * 2], z[e >> 1][(e & 1) * 2 + 1]);
     if constexpr (kValues) {
@@ -451,10 +456,10 @@ __device__ __forceinline__ void substitute(Shared& s, char* record) {
     } else {
       const int piece = warp * 2 + (m & 1);
       const uint32_t at =
-          shared_address(s.k_right) + (piece >> 3) * 8192 + row * 128 + (((piece & 7) ^ (row & 7)) << 4);
+          cuda::shared_address(s.k_right) + (piece >> 3) * 8192 + row * 128 + (((piece & 7) ^ (row & 7)) << 4);
       constexpr uint32_t kMinus = 0x80008000u;
-      store_matrix_transposed(at, solved[b][0] ^ kMinus, solved[b][1] ^ kMinus, solved[b][2] ^ kMinus,
-                              solved[b][3] ^ kMinus);
+      cuda::store_matrices_transposed(at, solved[b][0] ^ kMinus, solved[b][1] ^ kMinus, solved[b][2] ^ kMinus,
+                                      solved[b][3] ^ kMinus);
     }
   }
 }
@@ -479,8 +484,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   Shared& s = *reinterpret_cast<Shared*>(shared_bytes);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const Place at;
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  cuda::pdl_wait();
+  cuda::pdl_trigger();
   const int chunks = w.plan->chunks;
   const int chunk_step = static_cast<int>(gridDim.x) / a.H, head_step = static_cast<int>(gridDim.x) % a.H;
   int chunk = static_cast<int>(blockIdx.x) / a.H, h = static_cast<int>(blockIdx.x) % a.H;
@@ -510,7 +515,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const float bits = -fminf(fminf(sum[7][0], sum[7][1]), fminf(sum[7][2], sum[7][3]));
     const int mode_here = __any_sync(~0u, bits > 60.0f) ? kWide : __any_sync(~0u, bits > 7.0f) ? kBf16 : kFp16;
     if (at.lane == 0) s.mode[warp] = mode_here;
-    if (threadIdx.x == 0) bulk_store_wait_read();  // the last W has left k_right
+    if (threadIdx.x == 0) cuda::bulk_wait_read<0>();  // the last W has left k_right
     __syncthreads();
 
     int mode = 0;
@@ -534,7 +539,7 @@ __global__ void __launch_bounds__(kThreads, 2)
               sum[i][e] + (at.eight & 1 ? s.total[at.eight - 1][at.channel + e] : 0.0f);
     }
     if (next_chunk < chunks) prefetch(a, next, next_h);
-    copies_wait();
+    cuda::copies_wait_all();
     __syncthreads();
 
     if (wide && warp < 4) wide_diagonal(a, c, h, s, record, warp);
@@ -549,14 +554,17 @@ __global__ void __launch_bounds__(kThreads, 2)
       substitute<false, Half::f16>(s, record);
     else
       substitute<false, Half::bf16>(s, record);
-    async_proxy_fence();
-    if (wide) all_proxies_fence();  // log_row
+    cuda::fence_shared_for_bulk();
+    if (wide) cuda::fence_memory_for_bulk();  // log_row
     __syncthreads();
-    if (threadIdx.x == 0) bulk_store(record + kRecordW, shared_address(s.k_right), 16384);
+    if (threadIdx.x == 0) {
+      cuda::bulk_store(record + kRecordW, cuda::shared_address(s.k_right), 16384);
+      cuda::bulk_commit();
+    }
     if (next_chunk >= chunks) break;
     chunk = next_chunk, h = next_h, c = next;
   }
-  if (threadIdx.x == 0) bulk_store_wait();
+  if (threadIdx.x == 0) cuda::bulk_wait<0>();
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace {
 __global__ void __launch_bounds__(kScanThreads)
     finish_kernel(const __grid_constant__ Args a, const __grid_constant__ Workspace w) {
   __shared__ RecurrenceShared shared;
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  cuda::pdl_wait();
+  cuda::pdl_trigger();
   const int repairs = w.plan->repairs * 4;
   for (int i = static_cast<int>(blockIdx.x); i < repairs; i += static_cast<int>(gridDim.x)) {
     const Repair x = w.repair[i / 4];

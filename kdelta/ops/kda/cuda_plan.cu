@@ -160,7 +160,7 @@ __device__ void list(const Args& a, const Workspace& w, const Plan& plan) {
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const __grid_constant__ Args a, const __grid_constant__ Workspace w) {
   if (blockIdx.x > 0) return zero_tail(a, static_cast<int>(blockIdx.x) - 1, kTailBlocks);
-  let_next_kernel_start();
+  cuda::pdl_trigger();
   classify(a, w);
   Plan plan = count(a, w);
   if (a.snapshots > 0) link_snapshots(a, w, plan.chunks);

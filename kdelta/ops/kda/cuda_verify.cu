@@ -25,13 +25,6 @@ struct alignas(16) Shared {
   } record[kGroup];
 };
 
-__device__ __forceinline__ void copy_16_bytes(float* to, const float* from) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-}
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
 // The barrier of the blocks that share a head, in two halves.
 __device__ __forceinline__ void arrive_at_head() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -71,8 +64,8 @@ struct Block {
     for (int i = threadIdx.x; i < count * kPieces; i += kThreads<kSplit>) {
       const int j = i / kPieces, piece = i % kPieces;
       const float* record = record_of(a, slot, first + j, h);
-      copy_16_bytes(shared.record[j].decay + piece * 4,
-                    piece < 64 ? record + piece * 4 : record + 256 + part * kRows + (piece - 64) * 4);
+      cuda::copy16(cuda::shared_address(shared.record[j].decay + piece * 4),
+                   piece < 64 ? record + piece * 4 : record + 256 + part * kRows + (piece - 64) * 4);
     }
   }
   // Decays and keys of the drafts among the tokens first, first + 1, ... of the row: every block of the head takes its
@@ -200,7 +193,7 @@ __global__ void __launch_bounds__(kThreads<kSplit>, kSplit == 1 ? 2 : 4)
   }
   const bool met = n > 0 && meets_lower_row(a, n, r);
   block.prepare(x, min(r.len, kGroup));
-  if (kRecords) wait_for_copies();
+  if (kRecords) cuda::copies_wait_all();
   if (__syncthreads_or(met)) {
     raise_row(a, n);
     return zero_out(a, r.begin, r.len, h, part * kRows, kRows);
@@ -218,7 +211,7 @@ __global__ void __launch_bounds__(kThreads<kSplit>, kSplit == 1 ? 2 : 4)
       if (first > 0) {
         __syncthreads();
         block.copy_records(r.first, first, count);
-        wait_for_copies();
+        cuda::copies_wait_all();
         __syncthreads();
       }
 #pragma unroll 1

@@ -119,8 +119,8 @@ class Scorer {
 
   __device__ __forceinline__ void scores(int stage) {
     float score[2][2][4] = {};
-    const uint32_t at =
-        shared_at(&s_.stage[stage][half_ * 16 + lane_ / 16 * 8 + lane_ % 8][part_ * kSteps * 16 + lane_ / 8 % 2 * 8]);
+    const uint32_t at = shared_address(
+        &s_.stage[stage][half_ * 16 + lane_ / 16 * 8 + lane_ % 8][part_ * kSteps * 16 + lane_ / 8 % 2 * 8]);
     uint32_t b[2][4];
     load_matrices(b[0], at);
 #pragma unroll
@@ -128,8 +128,8 @@ class Scorer {
       if (k + 1 < kSteps) load_matrices(b[(k + 1) % 2], at + (k + 1) * 32);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        multiply(score[m][0], query_[m][k], b[k % 2][0], b[k % 2][1]);
-        multiply(score[m][1], query_[m][k], b[k % 2][2], b[k % 2][3]);
+        mma_bf16(score[m][0], query_[m][k], b[k % 2][0], b[k % 2][1]);
+        mma_bf16(score[m][1], query_[m][k], b[k % 2][2], b[k % 2][3]);
       }
     }
 #pragma unroll
@@ -265,7 +265,7 @@ class Adder {
         offset_ = 0;
         if (block + 1 < g_.last) page_ = *next_page_++;  // there when it is needed
       }
-      const uint32_t to = shared_at(s_.stage[stage]);
+      const uint32_t to = shared_address(s_.stage[stage]);
 #pragma unroll
       for (int i = 0; i < kBlock * kChunks / kHalf; ++i) {
         const int chunk = i * kHalf + tid_;
@@ -296,8 +296,8 @@ class Adder {
   }
 
   __device__ __forceinline__ void add(int stage, int turn) {
-    const uint32_t at = shared_at(&s_.stage[stage][lane_ % 16][warp_ * 64 + lane_ / 16 * 8]);
-    const uint32_t p_at = shared_at(&s_.probability[turn][lane_ % 16][lane_ / 16 * 8]);
+    const uint32_t at = shared_address(&s_.stage[stage][lane_ % 16][warp_ * 64 + lane_ / 16 * 8]);
+    const uint32_t p_at = shared_address(&s_.probability[turn][lane_ % 16][lane_ / 16 * 8]);
 #pragma unroll
     for (int k = 0; k < kBlock / 16; ++k) {
       uint32_t p[2][4], b[2][4];
@@ -309,8 +309,8 @@ class Adder {
         if (n < 3) load_matrices_transposed(b[(n + 1) % 2], at + k * 16 * kRow * 2 + (n + 1) * 32);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          multiply(acc_[m][2 * n], p[m], b[n % 2][0], b[n % 2][1]);
-          multiply(acc_[m][2 * n + 1], p[m], b[n % 2][2], b[n % 2][3]);
+          mma_bf16(acc_[m][2 * n], p[m], b[n % 2][0], b[n % 2][1]);
+          mma_bf16(acc_[m][2 * n + 1], p[m], b[n % 2][2], b[n % 2][3]);
         }
       }
     }

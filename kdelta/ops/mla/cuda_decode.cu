@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const __grid_constant__ Deco
   if (item >= 0) {  // weights do not come from the kernel before
     const bf16* weight = a.kv_b + int64_t{h} * (kNope + kValue) * a.kv_b_stride + slice * kColumns;
     for (int i = tid; i < kNope * kColumns / 8; i += kThreads)
-      copy16(shared_at(&s.weight[i / 16][i % 16 * 8]), weight + i / 16 * a.kv_b_stride + i % 16 * 8);
+      copy16(shared_address(&s.weight[i / 16][i % 16 * 8]), weight + i / 16 * a.kv_b_stride + i % 16 * 8);
   }
   pdl_wait();
   if (item < 0) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) prepare(const __grid_constant__ Deco
   if (count <= 0) return;
   for (int i = tid; i < kTokens * kNope / 8; i += kThreads) {
     const int t = i / 16;
-    copy16(shared_at(&s.q[t][i % 16 * 8]), a.q.at(token + min(t, count - 1), h) + i % 16 * 8, t < count ? 16 : 0);
+    copy16(shared_address(&s.q[t][i % 16 * 8]), a.q.at(token + min(t, count - 1), h) + i % 16 * 8, t < count ? 16 : 0);
   }
   copies_commit();
   const float scale = a.scale * 1.4426950408889634f;
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kThreads) prepare(const __grid_constant__ Deco
   __syncthreads();
   float acc[kTokens / 16][2][4] = {};
   const int tiles = (count + 15) / 16;
-  const uint32_t w_at = shared_at(&s.weight[lane % 16][warp * 16 + lane / 16 * 8]);
-  const uint32_t q_at = shared_at(&s.q[lane % 16][lane / 16 * 8]);
+  const uint32_t w_at = shared_address(&s.weight[lane % 16][warp * 16 + lane / 16 * 8]);
+  const uint32_t q_at = shared_address(&s.q[lane % 16][lane / 16 * 8]);
 #pragma unroll
   for (int k = 0; k < kNope / 16; ++k) {
     uint32_t b[4];
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kThreads) prepare(const __grid_constant__ Deco
       if (m >= tiles) continue;
       uint32_t q[4];
       load_matrices(q, q_at + m * 16 * (kNope + 8) * 2 + k * 32);
-      multiply(acc[m][0], q, b[0], b[1]);
-      multiply(acc[m][1], q, b[2], b[3]);
+      mma_bf16(acc[m][0], q, b[0], b[1]);
+      mma_bf16(acc[m][1], q, b[2], b[3]);
     }
   }
 #pragma unroll
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kThreads) project(const __grid_constant__ Deco
   const int h = static_cast<int>(blockIdx.x) / kGroups, v0 = static_cast<int>(blockIdx.x) % kGroups * kValues;
   const bf16* weight = a.kv_b + (int64_t{h} * (kNope + kValue) + kNope + v0) * a.kv_b_stride;
   for (int i = tid; i < kValues * kRowChunks; i += kThreads)
-    copy16(shared_at(&s.weight[i / kRowChunks][i % kRowChunks * 8]),
+    copy16(shared_address(&s.weight[i / kRowChunks][i % kRowChunks * 8]),
            weight + i / kRowChunks * a.kv_b_stride + i % kRowChunks * 8);
   pdl_wait();
   const int i0 = static_cast<int>(blockIdx.y) * kTokens, token = a.first + i0, count = tokens_here(a, i0);
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kThreads) project(const __grid_constant__ Deco
   const int tiles = (count + 15) / 16;
   for (int i = tid; i < tiles * 16 * kRowChunks; i += kThreads) {
     const int t = i / kRowChunks;
-    copy16(shared_at(&s.sums[t][i % kRowChunks * 8]),
+    copy16(shared_address(&s.sums[t][i % kRowChunks * 8]),
            a.w.sums + (int64_t{i0 + min(t, count - 1)} * a.H + h) * kLatent + i % kRowChunks * 8, t < count ? 16 : 0);
   }
   copies_commit();
@@ -262,15 +262,15 @@ __global__ void __launch_bounds__(kThreads) project(const __grid_constant__ Deco
   const int m = warp / 2, n0 = warp % 2 * 16;
   if (m >= tiles) return;
   float acc[2][4] = {};
-  const uint32_t x_at = shared_at(&s.sums[m * 16 + lane % 16][lane / 16 * 8]);
-  const uint32_t w_at = shared_at(&s.weight[n0 + lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8]);
+  const uint32_t x_at = shared_address(&s.sums[m * 16 + lane % 16][lane / 16 * 8]);
+  const uint32_t w_at = shared_address(&s.weight[n0 + lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8]);
 #pragma unroll 8
   for (int k = 0; k < kLatent / 16; ++k) {
     uint32_t x[4], w[4];
     load_matrices(x, x_at + k * 32);
     load_matrices(w, w_at + k * 32);
-    multiply(acc[0], x, w[0], w[1]);
-    multiply(acc[1], x, w[2], w[3]);
+    mma_bf16(acc[0], x, w[0], w[1]);
+    mma_bf16(acc[1], x, w[2], w[3]);
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -3,9 +3,11 @@
 // sequence, tile by tile, block by block; a segment is a run of units of one tile that one thread block adds up.
 #pragma once
 
+#include "kdelta/ops/common/cuda/async.cuh"
+#include "kdelta/ops/common/cuda/fragments.cuh"
+#include "kdelta/ops/common/cuda/math.cuh"
 #include "kdelta/ops/common/cuda/views.cuh"
 #include "kdelta/ops/mla/cuda_layout.h"
-#include "kdelta/ops/mla/cuda_mma.cuh"
 #include "kdelta/ops/mla/cuda_paged.cuh"
 
 namespace kdelta::mla_cuda {

@@ -3,10 +3,10 @@
 // warpgroup asks for the next block's scores and this block's sums together, and makes probabilities of the first
 // while the second are multiplied.
 #include "kdelta/ops/common/cuda/launch.cuh"
+#include "kdelta/ops/common/cuda/math.cuh"
 #include "kdelta/ops/common/cuda/tensor_map.cuh"
 #include "kdelta/ops/common/cuda/wgmma.cuh"
 #include "kdelta/ops/mla/cuda_expanded.cuh"
-#include "kdelta/ops/mla/cuda_mma.cuh"
 
 namespace kdelta::mla_cuda {
 namespace {

@@ -11,6 +11,23 @@
 
 namespace kdelta::cuda {
 
+// The hardware's, good to 2^-22; denormal numbers are zeros.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float log2_fast(float x) {
+  float r;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float reciprocal_fast(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
 // 0 at -inf, 1 at inf.
 template <bool kExact>
 __device__ __forceinline__ float sigmoid(float x) {
@@ -19,10 +36,7 @@ __device__ __forceinline__ float sigmoid(float x) {
 }
 // Three instructions where sigmoid<false> takes ten, most of them for denormal numbers, which flush to zero here.
 __device__ __forceinline__ float sigmoid_flushed(float x) {
-  float e, y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-1.4426950408889634f * x));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1 + e));  // 0 where the exponential overflows
-  return y;
+  return reciprocal_fast(1 + exp2_fast(-1.4426950408889634f * x));  // 0 where the exponential overflows
 }
 
 // tanh(x) as over / under: two tangents share one reciprocal, and the units that make exponentials and reciprocals are

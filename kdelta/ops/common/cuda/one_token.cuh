@@ -7,11 +7,6 @@
 
 namespace kdelta::cuda {
 
-// 16 bytes a lane of lines that the warp takes whole: asking for the rest of a line as well costs time.
-__device__ __forceinline__ void copy_whole_lines(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
-}
-
 template <DType kFormat>
 struct OneTokenRing {
   using F = WeightFormat<kFormat>;
@@ -76,13 +71,14 @@ __device__ __forceinline__ void one_token_tile(const WeightRows& w, int64_t n0, 
 #pragma unroll
         for (int i = 0; i < kCopies; ++i) {
           const int row = i * (32 / kRowLanes) + lane / kRowLanes;
-          // Rows that a product takes together fall on other banks.
-          copy_whole_lines(to + row * Ring::kRowBytes + ((lane % kRowLanes) ^ (row % 2 * 4)) * 16,
-                           data + (min(row, last_row) * row_bytes + at));
+          // Whole lines: asking for the rest of each as well costs time. Rows that a product takes together fall on
+          // other banks.
+          copy16(to + row * Ring::kRowBytes + ((lane % kRowLanes) ^ (row % 2 * 4)) * 16,
+                 data + (min(row, last_row) * row_bytes + at));
         }
 #pragma unroll
       for (int i = lane; i < kTokenLanes; i += 32)
-        if (column + 8 * i < K) copy_whole_lines(to + Ring::kWeightBytes + i * 16, x + column + 8 * i);
+        if (column + 8 * i < K) copy16(to + Ring::kWeightBytes + i * 16, x + column + 8 * i);
     }
     copies_commit();
   };

@@ -5,6 +5,7 @@
 // depends on the columns and the weights' format alone, so any number of tokens, warps and blocks gives the same bits.
 #pragma once
 
+#include "kdelta/ops/common/cuda/async.cuh"
 #include "kdelta/ops/common/cuda/limits.h"
 #include "kdelta/ops/common/cuda/weight_fragments.cuh"
 
@@ -24,18 +25,10 @@ inline int skinny_warps(int64_t K) {
 }
 inline constexpr int kPartialStride = kSkinnyRows + 4;  // floats of a token in a segment's sums: no bank conflicts
 
-__device__ __forceinline__ void copy16_async(uint32_t to_shared, const void* from) {
+// With the 128 bytes around them asked of the L2.
+__device__ __forceinline__ void copy16_of_line(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
 }
-__device__ __forceinline__ void copies_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// All but the last kPending committed groups of this thread are here.
-template <int kPending>
-__device__ __forceinline__ void copies_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // How a warp's steps are laid out in shared memory: 16-byte words of 32 lanes, those of two weight rows and, beyond
 // eight tokens, of the tokens. A lane reads what it copied itself, so nobody waits for anybody. Up to eight tokens are
 // read through L1: copied past it by every lane, one token took longer than eight, for the L2 was asked for its few
@@ -112,13 +105,13 @@ __device__ __forceinline__ void skinny_tile(const WeightRows& w, int64_t n0, int
       const int at = steps.place(j);
       const uint32_t to = ring + slot * Ring::kStepBytes;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) copy16_async(to + h * 512, row[h] + int64_t{at} * 64);
+      for (int h = 0; h < 2; ++h) copy16_of_line(to + h * 512, row[h] + int64_t{at} * 64);
       if constexpr (Ring::kCopiesTokens) {
 #pragma unroll
         for (int t = 0; t < kTokens8; ++t)
 #pragma unroll
           for (int i = 0; i < Ring::kTokenWords; ++i)
-            copy16_async(to + (2 + t * Ring::kTokenWords + i) * 512, x[t] + int64_t{at} * Ring::kColumns + 8 * i);
+            copy16_of_line(to + (2 + t * Ring::kTokenWords + i) * 512, x[t] + int64_t{at} * Ring::kColumns + 8 * i);
       }
     }
     copies_commit();

@@ -6,6 +6,7 @@
 // match.
 #pragma once
 
+#include "kdelta/ops/common/cuda/fragments.cuh"
 #include "kdelta/ops/common/cuda/projection.cuh"
 
 namespace kdelta::cuda {
@@ -30,14 +31,6 @@ __device__ __forceinline__ uint32_t load_cached_byte(const uint8_t* p) {
   uint32_t v;
   asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
-}
-
-// d += a b, a 16 x 16 row-major, b 16 x 8 column-major.
-__device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                         uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ uint32_t multiply_pair(uint32_t pair, uint32_t factor) {
