@@ -220,8 +220,9 @@ def test_threads_may_share_a_context():
 
 
 def test_other_threads_run_while_an_operator_computes():
-    x, args, context = kda_inputs(65), sequences([65], [1], True, True), ops.Context(threads=1)
-    state, out = np.zeros((2, 2, 48, 32), np.float32), np.empty((65, 2, 48), np.float32)
+    T = 8000  # long enough for a thread to wake up
+    x, args, context = kda_inputs(T), sequences([T], [1], True, True), ops.Context(threads=1)
+    state, out = np.zeros((2, 2, 48, 32), np.float32), np.empty((T, 2, 48), np.float32)
     assert gil.is_free_during(lambda: ops.kda(**x, state=state, out=out, **args, context=context))
 
 

@@ -228,7 +228,9 @@ def test_the_results_memory_is_freed():
 
 
 def test_other_threads_run_while_an_operator_computes():
-    arguments = kda_call()
+    T = 8000  # long enough for a thread to wake up
+    long = {n: torch.randn(T, *x.shape[1:]) for n, x in kda_call().items() if n in ("q", "k", "v", "gate", "beta")}
+    arguments = kda_call() | long | dict(cu=torch.tensor([0, T], dtype=torch.int32), max_len=T)
     assert gil.is_free_during(lambda: torch.ops.kdelta.kda(**arguments))
 
 
