@@ -10,6 +10,7 @@
 namespace kdelta::c {
 namespace {
 
+constexpr int64_t kMostEmpty = int64_t{1} << 28;     // rows of no element: an op may walk over them all
 constexpr int64_t kMostElements = int64_t{1} << 48;  // and so of any offset: products with sizes stay in 64 bits
 
 bool dtype_of(const DLDataType& d, DType* out) {
@@ -153,6 +154,8 @@ AnyView Arguments::view(const DLTensor* t, const char* name, bool written) {
     elements *= dim;
     shape.dim[static_cast<size_t>(i)] = dim;
   }
+  if (elements == 0 && rows > kMostEmpty)
+    refuse(name, "shape ", to_string(shape), ", expected at most ", kMostEmpty, " rows of no element");
   // Strides of axes that nobody steps along mean nothing.
   Strides stride = dense_strides(shape);
   int64_t last = 0;

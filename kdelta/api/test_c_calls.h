@@ -2,6 +2,7 @@
 // or a fuzzer then spoils one by one.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -29,13 +30,13 @@ class Argument {
 
   // Bytes from the first element to behind the last, -1 when that is more than `most`.
   int64_t span(int64_t most) const {
-    int64_t last = 0;
-    for (size_t i = 0; i < shape.size(); ++i) {
-      if (shape[i] <= 0) return shape[i] < 0 ? -1 : 0;
-      int64_t below = 1;
-      for (size_t j = i + 1; j < shape.size(); ++j) below *= std::min<int64_t>(shape[j], most);
+    if (std::any_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; })) return -1;
+    if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
+    int64_t last = 0, below = 1;  // elements of the axes behind, counted as far as `most`, so that no product wraps
+    for (size_t i = shape.size(); i-- > 0;) {
       const int64_t step = strides.empty() ? below : strides[i];
       if (step < 0 || step > most || shape[i] > most || (last += (shape[i] - 1) * step) > most) return -1;
+      below = below > most / shape[i] ? most + 1 : below * shape[i];
     }
     return (last + 1) * std::max<int64_t>(view.dtype.bits / 8, 1);
   }
@@ -55,6 +56,7 @@ class Argument {
     return static_cast<T*>(view.data);
   }
   int64_t elements() const {
+    if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // beside a zero any size may stand
     int64_t n = 1;
     for (int64_t d : shape) n *= d;
     return n;
@@ -193,7 +195,12 @@ using Workspace = kdelta_status (*)(kdelta_context*, const Args*, size_t*);
 
 template <class Args>
 std::shared_ptr<Args> connect(Call& c, const char* op, Run<Args> run, Workspace<Args> workspace) {
-  auto a = std::make_shared<Args>();
+  struct Longer {  // so that a struct_size up to 255 is true of the memory
+    Args args;
+    unsigned char later[256] = {};
+  };
+  const auto longer = std::make_shared<Longer>();
+  const std::shared_ptr<Args> a(longer, &longer->args);
   c.op = op;
   c.args = a;
   c.run = [a, run](kdelta_context* context, const kdelta_launch* launch) { return run(context, a.get(), launch); };
@@ -411,6 +418,7 @@ inline Call mla_append() {
   pages(m, a->seq, z);
   m.add("cache", &a->cache, kOut, kBf16, {9, 16, 48});
   number(c, "n_prefill", &a->seq.n_prefill);
+  number(c, "max_len", &a->seq.max_len);
   number(c, "max_context", &a->seq.max_context);
   return c;
 }

@@ -271,6 +271,34 @@ TEST_F(COps, NumbersOutOfRangeAreRefused) {
       }
 }
 
+// A bound says what cannot be: one that nothing reaches may not cost what it allows.
+TEST_F(COps, BoundsFarBeyondRowsAndPagesChangeNothing) {
+  for (const auto& make : kCalls) {
+    Call near = make(), far = make();
+    size_t bounds = 0, bytes = 0;
+    for (auto& [name, set] : far.numbers)
+      if (std::string(name).starts_with("max_")) set(INT64_MAX), ++bounds;
+    if (bounds == 0) continue;
+    ASSERT_EQ(near.execute(context), KDELTA_OK) << kdelta_last_error();
+    ASSERT_EQ(far.execute(context), KDELTA_OK) << kdelta_last_error();
+    for (const auto& a : near.arguments) EXPECT_EQ(far.at(a->name).memory(), a->memory()) << near.op << ": " << a->name;
+    ASSERT_EQ(far.workspace(context, &bytes), KDELTA_OK);
+    EXPECT_LT(bytes, size_t{1} << 24) << far.op;
+  }
+}
+
+TEST_F(COps, ManyRowsOfNoElementAreRefused) {
+  Call c = test::calls::activation();
+  for (auto& a : c.arguments) {
+    a->shape = {int64_t{1} << 40, 0};
+    a->strides.clear();
+    a->allocate();
+  }
+  EXPECT_NE(refused(c).find("rows of no element"), std::string::npos) << kdelta_last_error();
+  for (auto& a : c.arguments) a->shape[0] = 1000;
+  EXPECT_EQ(c.execute(context), KDELTA_OK) << kdelta_last_error();
+}
+
 TEST_F(COps, AContextOfImpossibleOptionsIsRefusedByName) {
   const std::pair<kdelta_context_options, const char*> wrong[] = {{{.device_type = 7}, "device_type"},
                                                                   {{.device_id = 1}, "device_id"},

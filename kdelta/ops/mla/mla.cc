@@ -1,5 +1,7 @@
 #include "kdelta/ops/mla/mla.h"
 
+#include <algorithm>
+
 #include "kdelta/ops/common/alignment.h"
 #include "kdelta/ops/mla/paged.h"
 #include "kdelta/ops/mla/variants.h"
@@ -73,6 +75,9 @@ Cost mla_cost(const MlaArgs& a) {
 
 void mla(const Exec& ex, const MlaArgs& args) {
   check(args);
+  // The caller's bounds as far as rows and pages go: work and scratch follow them.
+  const int64_t pages = args.seq.pages.dim(1), page = args.cache.dim(1);
+  const int64_t reach = pages > args.seq.max_context / page ? args.seq.max_context : pages * page;
   const MlaDesc desc{.target = target_of(ex),
                      .tokens = args.q.dim(0),
                      .heads = args.q.dim(1),
@@ -80,8 +85,8 @@ void mla(const Exec& ex, const MlaArgs& args) {
                      .rope = args.rope,
                      .value = args.value,
                      .latent = args.latent,
-                     .max_len = args.seq.max_len,
-                     .max_context = args.seq.max_context,
+                     .max_len = std::min(args.seq.max_len, args.q.dim(0)),
+                     .max_context = std::min(args.seq.max_context, reach),
                      .sequences = args.seq.pages.dim(0),
                      .n_prefill = args.seq.n_prefill,
                      .n_decode = args.seq.n_decode,
