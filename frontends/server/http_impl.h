@@ -17,23 +17,51 @@ namespace net = boost::asio;
 namespace beast = boost::beast;
 using boost::system::error_code;
 
-// One connection's socket, and how it is told that something happened. Of the connections' thread, but for wake().
-class Connection : public std::enable_shared_from_this<Connection> {
- public:
-  explicit Connection(net::ip::tcp::socket socket) : stream(std::move(socket)), timer(stream.get_executor()) {}
+struct Connection;
 
-  // From any thread; many calls between two looks are one.
-  void wake() {
-    if (woken.exchange(true)) return;
-    net::post(timer.get_executor(), [self = shared_from_this()] { self->timer.cancel(); });
+// How a connection is told that something happened: from any thread, also when the connection or the whole server is
+// gone. Nobody but the connections' thread ever holds a connection, so no socket outlives what it is registered with.
+class Bell {
+ public:
+  Bell(net::io_context& io, std::weak_ptr<Connection> connection) : io_(&io), connection_(std::move(connection)) {}
+
+  // Many calls between two looks are one.
+  void ring();
+  // Of the connections' thread. A look: true when it has rung since the last one.
+  bool take() { return rung_.exchange(false); }
+  bool rung() const { return rung_; }
+  // Of the connections' thread: the connection ends.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    io_ = nullptr;
   }
+
+ private:
+  std::atomic<bool> rung_{false};
+  std::mutex mutex_;
+  net::io_context* io_;  // under mutex_; null when closed
+  std::weak_ptr<Connection> connection_;
+};
+
+// One connection's socket. Of the connections' thread.
+struct Connection {
+  explicit Connection(net::ip::tcp::socket socket) : stream(std::move(socket)), timer(stream.get_executor()) {}
 
   beast::tcp_stream stream;
   net::steady_timer timer;
-  std::atomic<bool> woken{false};
+  std::shared_ptr<Bell> bell;
   bool busy = false;      // in the middle of a request
   bool readable = false;  // there is input, or its end, while a reply is on its way
 };
+
+inline void Bell::ring() {
+  if (rung_.exchange(true)) return;
+  const std::lock_guard lock(mutex_);
+  if (io_ == nullptr) return;
+  net::post(*io_, [weak = connection_] {
+    if (const auto connection = weak.lock()) connection->timer.cancel();
+  });
+}
 
 struct HttpServer::Impl {
   Impl(HttpOptions o, HttpHandler h);

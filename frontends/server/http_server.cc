@@ -67,10 +67,12 @@ net::awaitable<void> HttpServer::Impl::accept() {
       continue;
     }
     socket.set_option(tcp::no_delay(true), error);
-    auto connection = std::make_shared<Connection>(std::move(socket));
+    const auto connection = std::make_shared<Connection>(std::move(socket));
+    connection->bell = std::make_shared<Bell>(io, connection);
     all.insert(connection);
     open = static_cast<int64_t>(all.size());
     net::co_spawn(io, serve(connection), [this, connection](const std::exception_ptr&) {
+      connection->bell->close();
       set_busy(*connection, false);
       all.erase(connection);
       open = static_cast<int64_t>(all.size());

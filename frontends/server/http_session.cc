@@ -251,13 +251,13 @@ class Session {
   // On a handler's thread; the coroutine stays on this one.
   net::awaitable<void> ask(Answered& answered) {
     const auto handled = std::make_shared<Handled>();
-    net::post(server_.pool, [this, handled, c = c_] {
+    net::post(server_.pool, [this, handled, bell = c_->bell] {
       thread_local const bool named = name_thread("kdelta-handler");
       (void)named;
-      handled->answered = handle(c);
-      handled->done = true;
-      c->woken = false;
-      c->wake();
+      handled->answered = handle(bell);
+      handled->done = true;  // from here on the session may be gone
+      (void)bell->take();
+      bell->ring();
     });
     while (!handled->done) {
       error_code ignored;
@@ -267,11 +267,9 @@ class Session {
     answered = std::move(handled->answered);
   }
 
-  Answered handle(const std::shared_ptr<Connection>& c) {
+  Answered handle(const std::shared_ptr<Bell>& bell) {
     try {
-      return server_.handler.handle(request_, [weak = std::weak_ptr<Connection>(c)] {
-        if (const auto alive = weak.lock()) alive->wake();
-      });
+      return server_.handler.handle(request_, [bell] { bell->ring(); });
     } catch (const std::exception& e) {
       return {.reply = error_reply(500, e.what())};
     }
@@ -292,7 +290,7 @@ class Session {
     bool streams = false;
     auto spoke = Clock::now();
     for (;;) {
-      c_->woken = false;
+      (void)c_->bell->take();
       Pieces out;
       if (!ask_next(exchange, out, streams)) {  // nothing that a stream could still say
         error = net::error::fault;
@@ -346,7 +344,7 @@ class Session {
       auto until = now + std::chrono::hours(1);
       if (streams) until = std::min(until, spoke + options_.ping_interval);
       if (const auto deadline = exchange.deadline()) until = std::min(until, *deadline);
-      if (c_->woken || now >= until) co_return;
+      if (c_->bell->rung() || now >= until) co_return;
       if (c_->readable) until = std::min(until, now + kLook);
       error_code ignored;
       c_->timer.expires_at(until);

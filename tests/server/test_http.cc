@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
 #include <thread>
 
 #include "frontends/server/http.h"
@@ -111,6 +112,11 @@ class Http : public testing::Test {
     if (r.path == "/silence") return {.reply = {}, .exchange = std::make_unique<Talk>(alive_, 0, 0, std::move(wake))};
     if (r.path == "/break" || r.path == "/break-late")
       return {.reply = {}, .exchange = std::make_unique<Breaks>(alive_, r.path == "/break-late", std::move(wake))};
+    if (r.path == "/ring") {
+      const std::lock_guard lock(mutex_);
+      ring_ = std::move(wake);
+      return {.reply = {}, .exchange = std::make_unique<Waits>(alive_)};
+    }
     if (r.path == "/wait") return {.reply = {}, .exchange = std::make_unique<Waits>(alive_)};
     return {.reply = {.body = r.method + " " + r.path + "?" + r.query + " " + r.body, .type = "text/plain"}};
   }
@@ -120,6 +126,8 @@ class Http : public testing::Test {
   }
 
   std::atomic<int> alive_{0}, last_status_{0};
+  std::mutex mutex_;
+  Wake ring_;  // of the last exchange that is rung from outside
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -330,6 +338,31 @@ TEST_F(Http, ItMayEndInTheMiddleOfEverything) {
   ASSERT_TRUE(alive(2));
   server_.reset();
   EXPECT_EQ(alive_, 0);
+}
+
+// Whoever rings holds no connection, whose socket would close when what it is registered with is gone. The moment is
+// short: what held one was seen by many runs of test_server at once, not by this test alone.
+TEST_F(Http, AnExchangeMayBeWokenWhileItsServerEndsAndBehindIt) {
+  std::atomic<bool> over{false};
+  std::atomic<int64_t> rung{0};
+  std::thread ringer([&] {
+    while (!over) {
+      const std::lock_guard lock(mutex_);
+      if (ring_) ring_(), ++rung;
+    }
+  });
+  for (int i = 0; i < 40; ++i) {
+    start(quick());
+    Client client(port());
+    client.send(Client::get("/ring"));
+    EXPECT_TRUE(alive(1));
+    const int64_t before = rung;
+    while (rung < before + 100) std::this_thread::yield();
+    server_.reset();
+    EXPECT_EQ(alive_, 0);
+  }
+  over = true;
+  ringer.join();
 }
 
 }  // namespace

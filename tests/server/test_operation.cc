@@ -185,6 +185,7 @@ TEST(Operation, ABrokenEngineFailsHealthAndEveryRequest) {
   ASSERT_EQ(stream.receive_head().status, 200);
   std::string chunk, all;
   ASSERT_TRUE(stream.next_chunk(chunk));
+  ASSERT_TRUE(soon([&] { return server.service.stats().running == 2; }));  // who comes later is told 503
   broken = true;
   while (stream.next_chunk(chunk)) all += chunk;
   EXPECT_THAT(at(json(events(all).back()), "error.message").string(), HasSubstr("out of order"));
