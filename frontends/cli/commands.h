@@ -119,11 +119,11 @@ int quantize(const QuantizeFlags& options);
 
 struct ServeFlags {
   LoadOptions load;
-  std::string host = "127.0.0.1", key_file, metrics_prefix = "kdelta";
+  std::string host = "127.0.0.1", key_file, metrics_prefix = "kdelta_";
   int port = 8000;
   std::vector<std::string> names, keys, origins;
   int64_t max_waiting = 256, max_body_mb = 8, max_connections = 16384;
-  double timeout = 0, shutdown_timeout = 30, ping_interval = 15, stall_timeout = 30;  // seconds
+  double timeout = 0, step_timeout = 300, shutdown_timeout = 30, ping_interval = 15, stall_timeout = 30;  // seconds
   bool no_log = false, quiet = false;
 };
 int serve(const ServeFlags& options);

@@ -272,6 +272,10 @@ class Program {
     c.add_option("--timeout", o.timeout, "Seconds that a request may take; 0: any time")
         ->capture_default_str()
         ->check(seconds);
+    c.add_option("--step-timeout", o.step_timeout,
+                 "Seconds of one step after which /health fails until it is over; 0: never")
+        ->capture_default_str()
+        ->check(seconds);
     c.add_option("--shutdown-timeout", o.shutdown_timeout, "Seconds that running requests have to finish after SIGTERM")
         ->capture_default_str()
         ->check(seconds);
@@ -282,7 +286,9 @@ class Program {
                  "Seconds that a client may take nothing before it is dropped")
         ->capture_default_str()
         ->check(CLI::Range(0.1, 1e6));
-    c.add_option("--metrics-prefix", o.metrics_prefix, "In front of the names at /metrics")->capture_default_str();
+    c.add_option("--metrics-prefix", o.metrics_prefix,
+                 "In front of the names at /metrics; vllm: the names that vLLM's dashboards know")
+        ->capture_default_str();
     c.add_flag("--no-access-log", o.no_log, "No line on stderr for each request");
     c.add_flag("-q,--quiet", o.quiet, "Nothing on stderr but requests and errors");
   }

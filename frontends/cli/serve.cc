@@ -58,6 +58,7 @@ int serve(const ServeFlags& o) {
   s.api.metrics_prefix = o.metrics_prefix;
   if (!o.no_log) s.api.log = [](const std::string& line) { say("{}\n", line); };
   s.service.max_waiting = o.max_waiting;
+  s.service.step_limit = of_seconds(o.step_timeout);
   s.shutdown_timeout = of_seconds(o.shutdown_timeout);
   return server::serve(
       s,

@@ -265,6 +265,8 @@ Reply Api::health() const {
   const Service* s = service_;
   const std::string problem = s == nullptr ? "" : s->problem();
   if (!problem.empty()) return error_reply(503, "the engine has stopped: " + problem, "server_error");
+  const std::string hang = s == nullptr ? "" : s->hang();
+  if (!hang.empty()) return error_reply(503, "the engine hangs: " + hang, "server_error");
   return {.body = json_text(object({{"status", s == nullptr ? "loading" : s->draining() ? "draining" : "ok"}}))};
 }
 

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -109,7 +110,14 @@ class KDELTA_HIDDEN ServiceImpl {
   }
   ServiceStats stats() const {
     const std::lock_guard lock(stats_mutex_);
-    return stats_;
+    ServiceStats out = stats_;
+    out.step_seconds = seconds(step_time());
+    return out;
+  }
+  std::string hang() const {
+    const auto time = step_time();
+    if (options_.step_limit.count() == 0 || time <= options_.step_limit) return "";
+    return str("a step has taken ", seconds(time), " s, longer than ", seconds(options_.step_limit), " s");
   }
   const Engine& engine() const { return engine_; }
 
@@ -137,6 +145,7 @@ class KDELTA_HIDDEN ServiceImpl {
           });
       while (take_in(crowd)) step(crowd);
     } catch (const std::exception& e) {
+      stepping_since_ = 0;
       die(e.what());
     }
     wake();
@@ -167,8 +176,15 @@ class KDELTA_HIDDEN ServiceImpl {
     return !stopping;
   }
 
+  // Of the step that is under way.
+  Clock::duration step_time() const {
+    const Clock::rep began = stepping_since_;
+    return began == 0 ? Clock::duration(0) : Clock::now() - Clock::time_point(Clock::duration(began));
+  }
+
   void step(Crowd& crowd) {
     if (crowd.size() == 0) return;
+    stepping_since_ = Clock::now().time_since_epoch().count();
     if (options_.before_step) options_.before_step();
     step_began_ = Clock::now();
     engine_.impl_->step([&](const runtime::TokenEvent& e) { crowd.take(e); });
@@ -179,6 +195,7 @@ class KDELTA_HIDDEN ServiceImpl {
     });
     for (const int64_t number : std::exchange(slow_, {})) crowd.cancel(number);
     note_step(running, std::ssize(crowd));
+    stepping_since_ = 0;
     wake();
   }
 
@@ -195,6 +212,7 @@ class KDELTA_HIDDEN ServiceImpl {
     const auto free =
         inner.pool().free_pages() + (inner.config().prefix_snapshots > 0 ? inner.prefixes().evictable_pages() : 0);
     const std::lock_guard lock(stats_mutex_);
+    stats_.slow_steps += options_.step_limit.count() > 0 && step_time() > options_.step_limit;
     const auto tokens = [](const WorkCounts& w) { return w.prefill_tokens + w.decode_tokens; };
     stats_.step_tokens.add(static_cast<double>(tokens(work) - tokens(stats_.work)));
     stats_.work = work;
@@ -341,6 +359,8 @@ class KDELTA_HIDDEN ServiceImpl {
   std::vector<int64_t> slow_;
   Clock::time_point step_began_;
 
+  std::atomic<Clock::rep> stepping_since_{0};  // the clock when the step of this moment began; 0 between steps
+
   std::mutex joining_;
   std::thread thread_;
 };
@@ -405,6 +425,9 @@ void Service::stop(const std::string& why) {
 }
 std::string Service::problem() const {
   return impl_->problem();
+}
+std::string Service::hang() const {
+  return impl_->hang();
 }
 bool Service::draining() const {
   return impl_->draining();

@@ -72,6 +72,8 @@ struct KDELTA_API ServiceStats {
   int64_t stopped = 0, cut = 0, cancelled = 0, failed = 0;  // requests by how they ended
   int64_t prompt_tokens = 0, tokens = 0;                    // of requests that got their first token; generated
   int64_t prefix_queries = 0, prefix_hits = 0;              // prompt tokens looked up, and found
+  double step_seconds = 0;  // that the step of this moment has taken so far; 0 between steps
+  int64_t slow_steps = 0;   // that came to an end beyond the limit
   WorkCounts work;
   Histogram first_token, inter_token, whole, queued, prefill, decode;  // seconds
   Histogram step_tokens, prompt_length, answer_length, max_tokens;
@@ -80,8 +82,9 @@ struct KDELTA_API ServiceStats {
 };
 
 struct ServiceOptions {
-  int64_t max_waiting = 256;   // requests beyond those that run at once; the next is refused
-  int64_t max_unread = 16384;  // tokens that nobody has read; then the request ends as "cancelled"
+  int64_t max_waiting = 256;                // requests beyond those that run at once; the next is refused
+  int64_t max_unread = 16384;               // tokens that nobody has read; then the request ends as "cancelled"
+  std::chrono::milliseconds step_limit{0};  // a step that takes longer hangs, as hang() says; 0: none does
   // Runs on the engine's thread before every step. What it throws ends the service: a test of that.
   std::function<void()> before_step;
 };
@@ -138,6 +141,9 @@ class KDELTA_API Service {
 
   // Empty while it works; else what broke the engine. Every request has ended with that error.
   std::string problem() const;
+  // Empty while no step takes longer than step_limit; else how long it has been. It may still come to its end: nobody
+  // is ended for it. Told by the clock alone, so that it is told whatever the engine's thread does.
+  std::string hang() const;
   bool draining() const;
   ServiceStats stats() const;
   // For its facts, tokenizer and chat format: const functions that neither compute nor look at states.

@@ -24,9 +24,10 @@ inline LoadOptions tiny_model(int64_t sequences = 4) {
 
 class Server {
  public:
-  explicit Server(server::ApiOptions api = {}, ServiceOptions options = {}, LoadOptions load = tiny_model())
+  explicit Server(server::ApiOptions api = {}, ServiceOptions options = {}, LoadOptions load = tiny_model(),
+                  server::HttpOptions http = {})
       : api_(named(std::move(api))),
-        http_(http_options(), api_.handler()),
+        http_(any_port(std::move(http)), api_.handler()),
         service(Engine::load(load), std::move(options)) {
     api_.serve(service, service.engine().default_generation());
   }
@@ -49,8 +50,7 @@ class Server {
     if (o.names.empty()) o.names = {"tiny"};
     return o;
   }
-  static server::HttpOptions http_options() {
-    server::HttpOptions o;
+  static server::HttpOptions any_port(server::HttpOptions o) {
     o.port = 0;
     return o;
   }

@@ -195,6 +195,24 @@ TEST(Operation, ABrokenEngineFailsHealthAndEveryRequest) {
   EXPECT_EQ(server.post("/v1/completions", endless(false)).status, 503);
 }
 
+TEST(Operation, AStepThatHangsFailsHealthUntilItIsOver) {
+  Gate gate;
+  Server server({}, {.step_limit = 50ms, .before_step = gate.hook()});
+  EXPECT_EQ(server.get("/health").status, 200);
+  gate.set(false);
+  Client client(server.port());
+  client.send(Client::post("/v1/completions", R"({"prompt":"In the","max_tokens":3})"));
+  ASSERT_TRUE(soon([&] { return server.get("/health").status == 503; }));
+  EXPECT_THAT(server.get("/ready").body, HasSubstr("the engine hangs: a step has taken "));
+  EXPECT_GT(server.service.stats().step_seconds, .05);
+  EXPECT_EQ(server.service.problem(), "") << "it may go on";
+  gate.set(true);
+  EXPECT_EQ(client.receive().status, 200) << "and nobody lost an answer";
+  EXPECT_TRUE(soon([&] { return server.get("/health").status == 200; }));
+  EXPECT_GE(server.service.stats().slow_steps, 1);
+  EXPECT_TRUE(soon([&] { return server.service.stats().step_seconds == 0; }));
+}
+
 TEST(Operation, DrainingItIsNotReadyAndFinishesItsStreams) {
   Gate gate;
   gate.set(false);
