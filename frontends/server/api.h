@@ -18,7 +18,7 @@ struct ApiOptions {
   std::optional<uint64_t> seed;      // of requests that name none; else random ones
   RequestLimits limits;
   std::chrono::milliseconds timeout{0};  // of one request; 0: none
-  std::string metrics_prefix = "kdelta";
+  std::string metrics_prefix = "kdelta_";
   std::function<void(const std::string&)> log;  // a line of JSON for every request
 };
 

@@ -24,10 +24,16 @@ std::string escaped(const std::string& label) {
   return out;
 }
 
+// vLLM's names have a colon, which Prometheus keeps for rules; whoever wants them so names the prefix without its end.
+std::string whole_prefix(std::string prefix) {
+  if (!prefix.empty() && prefix.back() != '_' && prefix.back() != ':') prefix += ':';
+  return prefix;
+}
+
 class Page {
  public:
   Page(std::string prefix, const std::string& model)
-      : prefix_(std::move(prefix) + ":"), model_("model_name=\"" + escaped(model) + "\"") {}
+      : prefix_(whole_prefix(std::move(prefix))), model_("model_name=\"" + escaped(model) + "\"") {}
 
   void gauge(const char* name, const char* help, double value) { one(name, help, "gauge", "", value); }
   void counter(const char* name, const char* help, int64_t value) {
@@ -116,6 +122,9 @@ std::string metrics_text(const ServiceStats& s, const std::string& prefix, const
   for (const auto& [reason, count] :
        {std::pair{"stop", s.stopped}, {"length", s.cut}, {"abort", s.cancelled}, {"error", s.failed}})
     page.value("request_success_total", std::string("finished_reason=\"") + reason + "\"", static_cast<double>(count));
+  page.gauge("engine_step_seconds", "Time that the step of this moment has taken so far, 0 between steps.",
+             s.step_seconds);
+  page.counter("engine_slow_steps_total", "Steps that took longer than the limit.", s.slow_steps);
   page.histogram("time_to_first_token_seconds", "From arrival to the first token.", s.first_token);
   page.histogram("inter_token_latency_seconds", "Between two tokens of a request.", s.inter_token);
   page.histogram("e2e_request_latency_seconds", "From arrival to the end.", s.whole);

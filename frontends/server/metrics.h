@@ -7,7 +7,8 @@
 
 namespace kdelta::server {
 
-// prefix: in front of every name but those of the process. model: a label of each.
+// prefix: in front of every name but those of the process; "vllm" is "vllm:", as that engine's names are. model: a
+// label of each.
 std::string metrics_text(const ServiceStats& stats, const std::string& prefix, const std::string& model);
 
 }  // namespace kdelta::server
