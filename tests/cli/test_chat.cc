@@ -278,7 +278,7 @@ TEST_F(ChatOnATerminal, EveryCharacterTypedArrivesWhateverTheLocale) {
 }
 
 TEST_F(ChatOnATerminal, ACtrlDTypedDuringAnAnswerEndsTheProgramBehindIt) {
-  Terminal t(home_, {"KDELTA_ARG_IGNORE_EOS=1", "KDELTA_ARG_MAX_TOKENS=400"});
+  Terminal t(home_, {"KDELTA_ARG_IGNORE_EOS=1", "KDELTA_ARG_MAX_TOKENS=200", "KDELTA_ARG_THREADS=1"});
   ASSERT_TRUE(t.wait_for("> "));
   t.type("What does light mean?\n");
   ASSERT_TRUE(t.wait_for("light mean?"));
