@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""What a call costs beside its work, on no rows at all: through C, and over DLPack from numpy. CPU time of one thread.
+"""What a call costs beside its work, on no rows at all: through C, over DLPack from numpy, and through torch.ops where PyTorch is
+installed. CPU time of one thread.
 
     cmake --install build --prefix PREFIX --component library && pip install .
     python bench/doors.py --library PREFIX [--topic doors]
 
---topic writes bench/results/<cpu>/<date>-doors.json. Needs numpy and the kdelta module.
+--topic writes bench/results/<cpu>/<date>-doors.json. Needs numpy and the kdelta module; for torch one that was built
+where torch is installed (pip install --no-build-isolation .).
 """
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import pathlib
@@ -40,16 +43,14 @@ def through_c(library):
         return times
 
 
-def over_dlpack():
-    context = ops.Context(threads=1)
-    empty = numpy.empty((0, 32), numpy.float32)
-    rows = numpy.empty((0, 2, 16), numpy.float32)
-    kda = dict(q=rows, k=rows, v=rows, gate=rows, beta=numpy.empty((0, 2), numpy.float32), a_log=numpy.zeros(2, numpy.float32),
-               dt_bias=numpy.zeros((2, 16), numpy.float32), state=numpy.zeros((2, 2, 16, 16), numpy.float32), cu=numpy.zeros(1, numpy.int32),
-               slot=numpy.zeros((0, 1), numpy.int32), accepted=numpy.zeros(0, numpy.int32), fresh=numpy.zeros(0, numpy.uint8),
-               n_prefill=0, n_decode=0, out=rows)
-    calls = {"activation": lambda: ops.activation(empty, empty, "swiglu", out=empty, context=context),
-             "kda": lambda: ops.kda(**kda, context=context)}
+def kda_on_no_rows():
+    rows, zeros, f32 = numpy.empty((0, 2, 16), numpy.float32), numpy.zeros, numpy.float32
+    return dict(q=rows, k=rows, v=rows, gate=rows, beta=numpy.empty((0, 2), f32), a_log=zeros(2, f32), dt_bias=zeros((2, 16), f32),
+                state=zeros((2, 2, 16, 16), f32), cu=zeros(1, numpy.int32), slot=zeros((0, 1), numpy.int32), accepted=zeros(0, numpy.int32),
+                fresh=zeros(0, numpy.uint8), n_prefill=0, n_decode=0)
+
+
+def timed(calls):
     times = {name: [] for name in calls}
     for _ in range(REPETITIONS):
         for name, call in calls.items():
@@ -58,6 +59,28 @@ def over_dlpack():
                 call()
             times[name].append((time.process_time() - begin) / CALLS * 1e6)
     return times
+
+
+def over_dlpack():
+    context = ops.Context(threads=1)
+    empty, kda = numpy.empty((0, 32), numpy.float32), kda_on_no_rows()
+    out = kda["v"].copy()
+    return timed({"activation": lambda: ops.activation(empty, empty, "swiglu", out=empty, context=context),
+                  "kda": lambda: ops.kda(**kda, out=out, context=context)})
+
+
+def through_torch():
+    """Results are new tensors there, by an allocation of PyTorch's."""
+    import torch
+
+    import kdelta.torch
+
+    torch.set_num_threads(1)
+    empty = torch.empty(0, 32)
+    kda = {n: torch.from_numpy(a) if isinstance(a, numpy.ndarray) else a for n, a in kda_on_no_rows().items()}
+    times = timed({"activation": lambda: torch.ops.kdelta.activation(empty, empty, "swiglu"),
+                   "kda": lambda: torch.ops.kdelta.kda(**kda, max_len=1, scale=1.0)})
+    return f"torch.ops ({kdelta.torch.implementation})", times
 
 
 def machine():
@@ -74,8 +97,11 @@ def main():
     parser.add_argument("--topic")
     args = parser.parse_args()
     rows = []
-    for door, operands, times in (("C", {"activation": 3, "kda": 14}, through_c(args.library)),
-                                  ("DLPack from numpy", {"activation": 3, "kda": 14}, over_dlpack())):
+    doors = [("C", through_c(args.library)), ("DLPack from numpy", over_dlpack())]
+    if importlib.util.find_spec("torch"):
+        doors.append(through_torch())
+    operands = {"activation": 3, "kda": 14}
+    for door, times in doors:
         for name, t in times.items():
             median = statistics.median(t)
             rows.append({"what": f"a call of {name} on no rows through {door}, {operands[name]} tensors", "median": round(median, 3), "unit": "us",

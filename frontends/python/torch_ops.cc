@@ -2,16 +2,18 @@
 // ones, with no header or class of theirs at run time. Schemas and fake implementations are registered by
 // kdelta/torch.py. An operator is a row: its arguments in the order of its schema, and the tensor that its result is
 // like.
+#include <pthread.h>
 #include <torch/csrc/stable/library.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kdelta/api/c.h"
@@ -41,6 +43,12 @@ struct Operator {
   std::vector<Field> fields;
   const char *shape_of, *dtype_of;  // arguments that the result is like; null: none, `out` is an argument or absent
   size_t out;
+
+  size_t place(const char* argument) const {  // compared by address first: literals of one file are mostly one
+    for (size_t i = 0; i < fields.size(); ++i)
+      if (fields[i].name == argument || std::strcmp(fields[i].name, argument) == 0) return i;
+    std::abort();
+  }
 };
 
 constexpr size_t kMostTensors = 24, kMostBytes = 512;
@@ -70,44 +78,49 @@ class Call {
 
  private:
   static DLDataType dtype_of(int32_t dtype) {
-    static const std::vector<std::pair<int32_t, DLDataType>> known = {
-        {aoti_torch_dtype_float32(), {kDLFloat, 32, 1}}, {aoti_torch_dtype_bfloat16(), {kDLBfloat, 16, 1}},
-        {aoti_torch_dtype_int32(), {kDLInt, 32, 1}},     {aoti_torch_dtype_uint8(), {kDLUInt, 8, 1}},
-        {aoti_torch_dtype_int64(), {kDLInt, 64, 1}},     {aoti_torch_dtype_int8(), {kDLInt, 8, 1}},
-        {aoti_torch_dtype_bool(), {kDLBool, 8, 1}},      {aoti_torch_dtype_float16(), {kDLFloat, 16, 1}},
-        {aoti_torch_dtype_float64(), {kDLFloat, 64, 1}}, {aoti_torch_dtype_int16(), {kDLInt, 16, 1}},
-        {aoti_torch_dtype_float8_e4m3fn(), {10, 8, 1}},  {aoti_torch_dtype_float8_e5m2(), {12, 8, 1}}};
-    for (const auto& [theirs, ours] : known)
-      if (theirs == dtype) return ours;
-    return {99, 0, 1};  // which every operator refuses by the argument's name
+    using Known = std::array<DLDataType, 64>;
+    static const Known known = [] {
+      Known k;
+      k.fill(kUnknown);
+      const auto put = [&k](int32_t theirs, DLDataType ours) { k.at(static_cast<size_t>(theirs)) = ours; };
+      put(aoti_torch_dtype_float32(), {kDLFloat, 32, 1});
+      put(aoti_torch_dtype_bfloat16(), {kDLBfloat, 16, 1});
+      put(aoti_torch_dtype_float16(), {kDLFloat, 16, 1});
+      put(aoti_torch_dtype_float64(), {kDLFloat, 64, 1});
+      put(aoti_torch_dtype_int32(), {kDLInt, 32, 1});
+      put(aoti_torch_dtype_int64(), {kDLInt, 64, 1});
+      put(aoti_torch_dtype_int16(), {kDLInt, 16, 1});
+      put(aoti_torch_dtype_int8(), {kDLInt, 8, 1});
+      put(aoti_torch_dtype_uint8(), {kDLUInt, 8, 1});
+      put(aoti_torch_dtype_bool(), {kDLBool, 8, 1});
+      put(aoti_torch_dtype_float8_e4m3fn(), {10, 8, 1});
+      put(aoti_torch_dtype_float8_e5m2(), {12, 8, 1});
+      return k;
+    }();
+    return dtype >= 0 && static_cast<size_t>(dtype) < known.size() ? known[static_cast<size_t>(dtype)] : kUnknown;
   }
+  static constexpr DLDataType kUnknown{99, 0, 1};  // which every operator refuses by the argument's name
 
   std::array<AtenTensorHandle, kMostTensors> handles_;
   std::array<DLTensor, kMostTensors> views_;
   size_t count_ = 0, viewed_ = 0;
 };
 
-// One for each process, with as many threads as PyTorch has when it is made.
+// One for each process, with as many threads as PyTorch has when it is made. A child of fork() leaves its parent's
+// alone.
 kdelta_context* context() {
-  struct Made {
-    kdelta_context* context = nullptr;
-    pid_t owner = 0;
-  };
-  static std::atomic<Made*> current{nullptr};
-  Made* made = current.load();
-  while (made == nullptr || made->owner != getpid()) {  // a child of fork() leaves its parent's alone
-    uint32_t threads = 1;
-    expect(torch_get_num_threads(&threads), "its number of threads");
-    const kdelta_context_options options{.threads = static_cast<int32_t>(threads)};
-    auto fresh = std::make_unique<Made>();
-    check(kdelta_context_create(&options, &fresh->context));
-    fresh->owner = getpid();
-    if (current.compare_exchange_strong(made, fresh.get()))
-      made = fresh.release();
-    else
-      kdelta_context_destroy(fresh->context);
-  }
-  return made->context;
+  static std::atomic<kdelta_context*> current{nullptr};
+  static const int watched = pthread_atfork(nullptr, nullptr, [] { current.store(nullptr); });
+  kdelta_context* made = current.load();
+  if (made != nullptr) return made;
+  uint32_t threads = 1;
+  expect(torch_get_num_threads(&threads) != 0 || watched != 0, "its number of threads");
+  const kdelta_context_options options{.threads = static_cast<int32_t>(threads)};
+  kdelta_context* fresh = nullptr;
+  check(kdelta_context_create(&options, &fresh));
+  if (current.compare_exchange_strong(made, fresh)) return fresh;
+  kdelta_context_destroy(fresh);  // another thread was first
+  return made;
 }
 
 template <class T>
@@ -128,13 +141,15 @@ int32_t choice_of(const Operator& op, const Field& field, StringHandle text) {
   const char* data = nullptr;
   torch_string_length(text, &length);
   torch_string_c_str(text, &data);
-  const std::string given(data, length);
+  int32_t number = -1;
+  for (size_t i = 0; i < field.names.size() && field.names[i] != nullptr; ++i)
+    if (std::string_view(data, length) == field.names[i]) number = static_cast<int32_t>(i);
+  const std::string given(number < 0 ? std::string(data, length) : std::string());
   torch_delete_string(text);
+  if (number >= 0) return number;
   std::string accepted;
-  for (size_t i = 0; i < field.names.size() && field.names[i] != nullptr; ++i) {
-    if (given == field.names[i]) return static_cast<int32_t>(i);
+  for (size_t i = 0; i < field.names.size() && field.names[i] != nullptr; ++i)
     accepted += (i == 0 ? "" : ", ") + std::string(field.names[i]);
-  }
   throw std::runtime_error(std::string(op.name) + ": " + field.name + ": '" + given + "', expected one of " + accepted);
 }
 
@@ -195,20 +210,20 @@ void fill(const Operator& op, const Taken& taken, Call& call, std::byte* args) {
 
 // A new dense tensor of one argument's shape and another's dtype.
 AtenTensorHandle like(const Operator& op, const Taken& taken) {
-  AtenTensorHandle shape = nullptr, dtype = nullptr, made = nullptr;
-  for (size_t i = 0; i < op.fields.size(); ++i) {
-    if (std::strcmp(op.fields[i].name, op.shape_of) == 0) shape = taken.tensors[i];
-    if (std::strcmp(op.fields[i].name, op.dtype_of) == 0) dtype = taken.tensors[i];
-  }
+  const AtenTensorHandle shape = taken.tensors[op.place(op.shape_of)], dtype = taken.tensors[op.place(op.dtype_of)];
+  AtenTensorHandle made = nullptr;
   int64_t rank = 0, *sizes = nullptr;
   int32_t type = 0;
   expect(aoti_torch_get_dim(shape, &rank), op.shape_of);
   expect(aoti_torch_get_sizes(shape, &sizes), op.shape_of);
   expect(aoti_torch_get_dtype(dtype, &type), op.dtype_of);
-  std::vector<int64_t> strides(static_cast<size_t>(rank), 1);
-  for (int64_t i = rank - 1; i-- > 0;) {
-    const auto at = static_cast<size_t>(i);
-    strides[at] = strides[at + 1] * std::max<int64_t>(sizes[i + 1], 1);
+  std::array<int64_t, 8> strides;
+  if (rank > static_cast<int64_t>(strides.size()))
+    throw std::runtime_error(std::string(op.name) + ": " + op.shape_of + ": " + std::to_string(rank) + " axes");
+  int64_t below = 1;
+  for (auto i = static_cast<size_t>(rank); i-- > 0;) {
+    strides[i] = below;
+    below *= std::max<int64_t>(sizes[i], 1);
   }
   expect(aoti_torch_empty_strided(rank, sizes, strides.data(), type, aoti_torch_device_type_cpu(), -1, &made),
          "a result");
@@ -314,10 +329,11 @@ OPERATOR(mla_append, nullptr, nullptr, 0, IN(latent), IN(rope), IN(cache), PAGES
 OPERATOR(mla, nullptr, nullptr, 0, IN(q), IN(cache), IN(kv_b), IN(out), FIELD(nope, i64), FIELD(rope, i64),
          FIELD(value, i64), FIELD(latent, i64), FIELD(scale, f32), MAYBE(kv_b_scale), FORMAT(kv_b_format), PAGES)
 
-#define KDELTA_OPERATORS(X)                                                                                         \
-  X(kda)                                                                                                            \
-  X(kda_replay) X(kda_decode) X(short_conv) X(gated_norm) X(attn_res) X(activation) X(mx_quantize) X(mx_dequantize) \
-      X(dequant_situ) X(mla_append) X(mla)
+#define KDELTA_OPERATORS(X)                                                                                           \
+  X(kda)                                                                                                              \
+  X(kda_replay)                                                                                                       \
+  X(kda_decode) X(short_conv) X(gated_norm) X(attn_res) X(activation) X(mx_quantize) X(mx_dequantize) X(dequant_situ) \
+      X(mla_append) X(mla)
 
 template <const Operator& (*describe)()>
 void kernel(StableIValue* stack, uint64_t inputs, uint64_t outputs) {
