@@ -53,6 +53,28 @@ struct Operator {
 
 constexpr size_t kMostTensors = 24, kMostBytes = 512;
 
+// What a call's scratch depends on: all but data. A step like the last one, as most are, need not ask for its size.
+struct Description {
+  std::array<int64_t, 320> words;
+  size_t count = 0;
+  bool whole = true;  // false: too long to be remembered
+
+  void add(int64_t word) {
+    if (count < words.size())
+      words[count++] = word;
+    else
+      whole = false;
+  }
+  bool operator==(const Description& other) const {
+    return whole && other.whole && count == other.count &&
+           std::memcmp(words.data(), other.words.data(), count * sizeof(int64_t)) == 0;
+  }
+};
+struct Known {
+  Description description;
+  size_t bytes = 0;
+};
+
 // What a call took from PyTorch's stack, given back at its end.
 class Call {
  public:
@@ -73,8 +95,16 @@ class Call {
     v.dtype = dtype_of(dtype);
     v.device = {kDLCPU, 0};
     v.byte_offset = 0;
+    description.add(dtype);
+    description.add(rank);
+    for (int64_t i = 0; i < rank; ++i) {
+      description.add(v.shape[i]);
+      description.add(v.strides[i]);
+    }
     return &v;
   }
+
+  Description description;
 
  private:
   static DLDataType dtype_of(int32_t dtype) {
@@ -179,8 +209,11 @@ void fill(const Operator& op, const Taken& taken, Call& call, std::byte* args) {
     switch (f.kind) {
       case Kind::tensor:
       case Kind::maybe:
-        if (taken.tensors[i] != nullptr) put(call.view(taken.tensors[i], f.name));
-        break;
+        if (taken.tensors[i] != nullptr)
+          put(call.view(taken.tensors[i], f.name));
+        else
+          call.description.add(-1);
+        continue;
       case Kind::i32: {
         const auto value = value_of<int64_t>(raw);
         if (value != static_cast<int32_t>(value))
@@ -201,10 +234,14 @@ void fill(const Operator& op, const Taken& taken, Call& call, std::byte* args) {
       case Kind::unflag:
         put(int32_t{!value_of<bool>(raw)});
         break;
-      case Kind::choice:
-        put(choice_of(op, f, value_of<StringHandle>(raw)));
-        break;
+      case Kind::choice: {
+        const int32_t number = choice_of(op, f, value_of<StringHandle>(raw));
+        put(number);
+        call.description.add(number);
+        continue;
+      }
     }
+    call.description.add(static_cast<int64_t>(raw));
   }
 }
 
@@ -230,7 +267,7 @@ AtenTensorHandle like(const Operator& op, const Taken& taken) {
   return made;
 }
 
-void run(const Operator& op, StableIValue* stack, uint64_t inputs, uint64_t outputs) {
+void run(const Operator& op, Known& known, StableIValue* stack, uint64_t inputs, uint64_t outputs) {
   if (inputs != op.fields.size() || outputs != (op.shape_of != nullptr ? 1 : 0))
     throw std::runtime_error(std::string(op.name) + ": a schema of another version than its kernel");
   Call call;
@@ -247,8 +284,12 @@ void run(const Operator& op, StableIValue* stack, uint64_t inputs, uint64_t outp
   thread_local std::vector<std::byte> scratch;  // kept
   kdelta_context* const where = context();
   kdelta_launch launch;
-  check(op.workspace(where, args, &launch.workspace_bytes));
-  if (scratch.size() < launch.workspace_bytes) scratch.resize(launch.workspace_bytes);
+  call.description.add(reinterpret_cast<intptr_t>(where));  // which has its number of threads
+  if (known.description != call.description) {
+    check(op.workspace(where, args, &known.bytes));
+    known.description = call.description;
+  }
+  if (scratch.size() < known.bytes) scratch.resize(known.bytes);
   launch.workspace = scratch.data();
   launch.workspace_bytes = scratch.size();
   check(op.run(where, args, &launch));
@@ -329,15 +370,17 @@ OPERATOR(mla_append, nullptr, nullptr, 0, IN(latent), IN(rope), IN(cache), PAGES
 OPERATOR(mla, nullptr, nullptr, 0, IN(q), IN(cache), IN(kv_b), IN(out), FIELD(nope, i64), FIELD(rope, i64),
          FIELD(value, i64), FIELD(latent, i64), FIELD(scale, f32), MAYBE(kv_b_scale), FORMAT(kv_b_format), PAGES)
 
-#define KDELTA_OPERATORS(X)                                                                                           \
-  X(kda)                                                                                                              \
-  X(kda_replay)                                                                                                       \
-  X(kda_decode) X(short_conv) X(gated_norm) X(attn_res) X(activation) X(mx_quantize) X(mx_dequantize) X(dequant_situ) \
-      X(mla_append) X(mla)
+#define KDELTA_OPERATORS(X) \
+  X(kda)                    \
+  X(kda_replay)             \
+  X(kda_decode)             \
+  X(short_conv)             \
+  X(gated_norm) X(attn_res) X(activation) X(mx_quantize) X(mx_dequantize) X(dequant_situ) X(mla_append) X(mla)
 
 template <const Operator& (*describe)()>
 void kernel(StableIValue* stack, uint64_t inputs, uint64_t outputs) {
-  run(describe(), stack, inputs, outputs);
+  thread_local Known known{{.words = {}, .count = 0, .whole = false}, 0};
+  run(describe(), known, stack, inputs, outputs);
 }
 
 }  // namespace

@@ -220,6 +220,15 @@ def test_a_count_beyond_32_bits_is_refused():
         torch.ops.kdelta.kda(**(kda_call() | dict(n_decode=1 << 32)))
 
 
+def test_a_call_of_other_sizes_than_the_last_has_scratch_enough():
+    for T in (5, 300, 5, 700, 300):
+        torch.manual_seed(T)
+        long = {n: torch.randn(T, *x.shape[1:]) for n, x in kda_call().items() if n in ("q", "k", "v", "gate", "beta")}
+        arguments = kda_call() | long | dict(cu=torch.tensor([0, T], dtype=torch.int32), max_len=T)
+        direct = arguments | dict(state=arguments["state"].clone())
+        assert same(torch.ops.kdelta.kda(**arguments), ops.kda(**direct)) and same(arguments["state"], direct["state"])
+
+
 def test_the_results_memory_is_freed():
     x = torch.zeros(1 << 20)[None]
     for _ in range(3000):  # 12 GB if they stayed
