@@ -277,18 +277,18 @@ KDELTA_API kdelta_status kdelta_mla_append_workspace(kdelta_context* context, co
 /* Multi-head latent attention over paged latents (kdelta/ops/mla/mla.h). */
 typedef struct kdelta_mla_args {
   size_t struct_size KDELTA_DEFAULT(sizeof(kdelta_mla_args));
-  const DLTensor* q KDELTA_DEFAULT(nullptr);          /* [T, H, nope+rope] f32|bf16 */
-  const DLTensor* cache KDELTA_DEFAULT(nullptr);      /* [page count, G, latent+rope] f32|bf16, dense */
-  const DLTensor* kv_b KDELTA_DEFAULT(nullptr);       /* [H*(nope+value), latent] f32|bf16, or codes of an MX format */
-  const DLTensor* kv_b_scale KDELTA_DEFAULT(nullptr); /* [H*(nope+value), latent/32] u8, of an MX format */
+  const DLTensor* q KDELTA_DEFAULT(nullptr);          /* [T, H, Nn+R] f32|bf16 */
+  const DLTensor* cache KDELTA_DEFAULT(nullptr);      /* [page count, G, L+R] f32|bf16, dense */
+  const DLTensor* kv_b KDELTA_DEFAULT(nullptr);       /* [H*(Nn+V), L] f32|bf16, or codes of an MX format */
+  const DLTensor* kv_b_scale KDELTA_DEFAULT(nullptr); /* [H*(Nn+V), L/32] u8, of an MX format */
   int32_t kv_b_format KDELTA_DEFAULT(KDELTA_FORMAT_PLAIN);
   kdelta_paged_sequences seq KDELTA_DEFAULT({});
-  int64_t nope KDELTA_DEFAULT(0);
-  int64_t rope KDELTA_DEFAULT(0);
-  int64_t value KDELTA_DEFAULT(0);
-  int64_t latent KDELTA_DEFAULT(0);
-  float scale KDELTA_DEFAULT(0);               /* usually (nope+rope)^-0.5 */
-  const DLTensor* out KDELTA_DEFAULT(nullptr); /* written: [T, H, value] as q */
+  int64_t nope KDELTA_DEFAULT(0);              /* Nn */
+  int64_t rope KDELTA_DEFAULT(0);              /* R */
+  int64_t value KDELTA_DEFAULT(0);             /* V */
+  int64_t latent KDELTA_DEFAULT(0);            /* L */
+  float scale KDELTA_DEFAULT(0);               /* usually (Nn+R)^-0.5 */
+  const DLTensor* out KDELTA_DEFAULT(nullptr); /* written: [T, H, V] as q */
 } kdelta_mla_args;
 KDELTA_API kdelta_status kdelta_mla(kdelta_context* context, const kdelta_mla_args* args, const kdelta_launch* launch);
 KDELTA_API kdelta_status kdelta_mla_workspace(kdelta_context* context, const kdelta_mla_args* args, size_t* bytes);

@@ -1,5 +1,7 @@
 """The operators on numpy arrays: every door's rules, and values against a recurrence of numpy's own."""
 
+import ast
+import pathlib
 import threading
 
 import gil
@@ -224,6 +226,16 @@ def test_other_threads_run_while_an_operator_computes():
     x, args, context = kda_inputs(T), sequences([T], [1], True, True), ops.Context(threads=1)
     state, out = np.zeros((2, 2, 48, 32), np.float32), np.empty((T, 2, 48), np.float32)
     assert gil.is_free_during(lambda: ops.kda(**x, state=state, out=out, **args, context=context))
+
+
+def test_the_stubs_name_what_the_module_has():
+    public = lambda names: {n for n in names if not n.startswith("_")}
+    tree = ast.parse((pathlib.Path(kdelta.__file__).parent / "_core.pyi").read_text())
+    stubs = {n.name: n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))}
+    assert public(stubs) == public(dir(kdelta._core))
+    for name, node in stubs.items():
+        if isinstance(node, ast.ClassDef):
+            assert public(n.name for n in node.body) == public(dir(getattr(kdelta._core, name))), name
 
 
 def test_there_is_one_version():
