@@ -84,7 +84,7 @@ std::vector<Wrong> wrong_flags() {
              {"-n 4 --min-tokens 5", "--min-tokens: 5, expected at most --max-tokens, 4"},
              {"--seed -2", "--seed: '-2', expected 0 to 2^64-1, or -1"},
              {"--regex 'a(?=b)'", "--regex: column 2: look-ahead is not supported"},
-             {"--json-schema '{\"not\":{}}'", "--json-schema: not: this keyword is not supported"},
+             {"--json-schema '{\"contains\":{}}'", "--json-schema: #/contains: this keyword is not supported"},
              {"--json-schema nofile", "--json-schema: 'nofile' is no file"},
              {"--grammar nofile", "--grammar"},
              {"--regex a --json-object", "more than one given"},

@@ -169,8 +169,8 @@ TEST(Tools, WhatCannotBeAskedOfCallsIsRefusedByName) {
   };
   const std::string odd = R"({"type":"object","properties":{"a":{"type":"string","unheard":1}}})";
   EXPECT_THAT(refusal(with(odd, ""), R"("tool_choice":"required")"),
-              HasSubstr("tools | tools: f: properties.a.unheard: this keyword is not supported"));
-  EXPECT_THAT(refusal(with(odd, R"("strict":true,)"), ""), HasSubstr("properties.a.unheard"));
+              HasSubstr("tools | tools: f: #/properties/a/unheard: this keyword is not supported"));
+  EXPECT_THAT(refusal(with(odd, R"("strict":true,)"), ""), HasSubstr("#/properties/a/unheard"));
   EXPECT_EQ(chat(with(odd, ""), "").status, 200) << "nothing is asked";
   EXPECT_EQ(chat(with(odd, R"("strict":false,)"), R"("tool_choice":"required","max_tokens":3)").status, 200)
       << "an object is asked for";

@@ -3,11 +3,11 @@
 
 #include <string_view>
 
+#include "kdelta/io/grammar/schema_tree.h"
+
 namespace kdelta::grammar {
 
-// Empty for a format that is not known.
-std::string_view format_pattern(std::string_view format);
-// Of all that are, for messages.
-const char* format_names();
+// Of the keyword `format` of a schema. Throws naming the place when it is none of those that are known.
+std::string_view known_format(const Json& format, const SchemaTree& tree, const Json& schema);
 
 }  // namespace kdelta::grammar

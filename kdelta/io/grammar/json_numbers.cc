@@ -1,6 +1,7 @@
 #include "kdelta/io/grammar/json_numbers.h"
 
 #include <algorithm>
+#include <map>
 
 namespace kdelta::grammar {
 namespace {
@@ -75,7 +76,8 @@ std::optional<Magnitudes> of_sign(const NumberBounds& b, bool negative) {
   return m;
 }
 
-ExprId signed_numbers(Grammar& g, const NumberBounds& bounds, ExprId (*of)(Grammar&, const Magnitudes&)) {
+template <class Of>
+ExprId signed_numbers(Grammar& g, const NumberBounds& bounds, const Of& of) {
   std::vector<ExprId> all;
   if (const auto m = of_sign(bounds, false)) all.push_back(of(g, *m));
   if (const auto m = of_sign(bounds, true)) all.push_back(g.sequence({g.literal("-"), of(g, *m)}));
@@ -105,7 +107,65 @@ ExprId with_fraction(Grammar& g, const Magnitudes& m) {
   return g.choice(std::move(all));
 }
 
+// Digits behind those of which the number so far is known but for multiples of the divisor.
+class Multiples {
+ public:
+  Multiples(Grammar& g, uint64_t divisor) : g_(g), divisor_(divisor) {}
+
+  ExprId of(const Magnitudes& m) {
+    std::vector<ExprId> all;
+    if (m.low == 0) all.push_back(g_.literal("0"));
+    uint64_t first = 1;  // of the numbers of as many digits
+    for (int64_t length = 1; length <= kMostDigits; ++length) {
+      const uint64_t last = length == kMostDigits ? kLargest : first * 10 - 1;
+      const uint64_t a = std::max(m.low, first), b = std::min(m.high, last);
+      if (a <= b) all.push_back(between(std::to_string(a), std::to_string(b), 0, 0, true, true));
+      first = last + 1;
+    }
+    return g_.choice(std::move(all));
+  }
+
+ private:
+  uint64_t next(uint64_t remainder, char digit) const {
+    return (remainder * 10 + static_cast<uint64_t>(digit - '0')) % divisor_;
+  }
+
+  ExprId between(const std::string& low, const std::string& high, size_t at, uint64_t remainder, bool at_low,
+                 bool at_high) {
+    if (!at_low && !at_high) return tail(low.size() - at, remainder);
+    if (at == low.size()) return remainder == 0 ? g_.empty() : g_.choice({});
+    std::vector<ExprId> all;
+    for (char d = at_low ? low[at] : '0'; d <= (at_high ? high[at] : '9'); ++d)
+      all.push_back(g_.sequence({digit(g_, d, d), between(low, high, at + 1, next(remainder, d), at_low && d == low[at],
+                                                          at_high && d == high[at])}));
+    return g_.choice(std::move(all));
+  }
+
+  ExprId tail(size_t digits, uint64_t remainder) {
+    if (digits == 0) return remainder == 0 ? g_.empty() : g_.choice({});
+    const auto known = tails_.find({digits, remainder});
+    if (known != tails_.end()) return g_.call(known->second);
+    const RuleId rule = g_.rule("digits");
+    tails_.emplace(std::pair{digits, remainder}, rule);
+    std::vector<ExprId> all;
+    for (char d = '0'; d <= '9'; ++d)
+      all.push_back(g_.sequence({digit(g_, d, d), tail(digits - 1, next(remainder, d))}));
+    g_.define(rule, g_.choice(std::move(all)));
+    return g_.call(rule);
+  }
+
+  Grammar& g_;
+  uint64_t divisor_;
+  std::map<std::pair<size_t, uint64_t>, RuleId> tails_;
+};
+
 }  // namespace
+
+ExprId multiples(Grammar& g, const NumberBounds& bounds, int64_t divisor) {
+  if (divisor == 1) return integers(g, bounds);
+  Multiples all(g, static_cast<uint64_t>(divisor));
+  return signed_numbers(g, bounds, [&](Grammar&, const Magnitudes& m) { return all.of(m); });
+}
 
 ExprId integers(Grammar& g, const NumberBounds& bounds) {
   return signed_numbers(g, bounds, whole);

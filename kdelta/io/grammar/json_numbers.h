@@ -18,6 +18,8 @@ struct NumberBounds {
 
 // Whole numbers without leading zeros, "-0" for 0 too where it is in bounds.
 ExprId integers(Grammar& g, const NumberBounds& bounds);
+// Those of them that `divisor`, at least 1, divides.
+ExprId multiples(Grammar& g, const NumberBounds& bounds, int64_t divisor);
 // Numbers with or without a fraction, without an exponent.
 ExprId decimals(Grammar& g, const NumberBounds& bounds);
 

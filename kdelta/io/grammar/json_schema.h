@@ -2,10 +2,14 @@
 // that are only `required` behind them, then any others; numbers and white space are as json_rules.h says, and names,
 // constants and what a pattern or format describes are spelled as json.dumps spells them.
 //
-// Keywords: type, enum, const; properties, required, additionalProperties; items, prefixItems, minItems, maxItems;
-// minLength, maxLength, pattern, format (date-time, date, time, uuid, ipv4, email); minimum, maximum, exclusiveMinimum,
-// exclusiveMaximum (whole bounds), multipleOf 1; anyOf, allOf, oneOf (of alternatives that exclude each other);
-// $ref within the document, $defs, definitions; annotations. true, false and {} are schemas.
+// Keywords: type, enum, const; properties, required, additionalProperties, patternProperties, propertyNames,
+// unevaluatedProperties, minProperties, maxProperties, dependentRequired, dependentSchemas; items, prefixItems,
+// minItems, maxItems, uniqueItems (of items of at most 8 values); minLength, maxLength, pattern, format (date-time,
+// date, time, uuid, duration, ipv4, ipv6, hostname, uri, email), together too; minimum, maximum, exclusiveMinimum,
+// exclusiveMaximum (whole bounds of numbers), multipleOf (whole ones up to 1000: numbers without a fraction); anyOf,
+// allOf, oneOf, not, if, then, else, as far as the opposite of a schema can be said; $ref within the document, $defs,
+// definitions; annotations. true, false and {} are schemas. What is allowed is exactly what is valid, but for spelling
+// and order.
 #pragma once
 
 #include <functional>
@@ -16,8 +20,8 @@
 
 namespace kdelta::grammar {
 
-// The rule of its documents. Throws Error(invalid_argument) naming the place and the keyword: one that is not among
-// these or of the wrong type, a $ref to nothing, keywords together that the grammar cannot say; text above 1 MiB.
+// The rule of its documents. Throws Error(invalid_argument) naming the JSON pointer of the keyword: one that is not
+// among these or of the wrong type, a $ref to nothing, keywords together that the grammar cannot say; text above 1 MiB.
 RuleId read_json_schema(Grammar& out, std::string_view text);
 // The same for a document that must be an object, as the arguments of a call are; `name` begins the messages instead of
 // the grammar's.

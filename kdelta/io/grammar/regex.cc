@@ -57,8 +57,9 @@ bool is_digit(uint32_t c) {
 
 class Parser {
  public:
-  Parser(Grammar& out, const std::string& name, std::string_view pattern, Anchors anchors, const WriteChars& write)
-      : in_(name, pattern), out_(out), anchors_(anchors), write_(write) {}
+  Parser(Grammar& out, const std::string& name, std::string_view pattern, Anchors anchors, const WriteChars& write,
+         Reading reading)
+      : in_(name, pattern), out_(out), anchors_(anchors), write_(write), most_(reading == Reading::most) {}
 
   ExprId run() {
     std::vector<ExprId> all;
@@ -77,6 +78,7 @@ class Parser {
     std::vector<ExprId> parts = terms(0);
     const bool ends = in_.take("$");
     if (ends && !in_.at_end() && in_.peek() != '|') in_.refuse_at(in_.position() - 1, kAnchor);
+    if (ends && most_) parts.push_back(out_.optional(write_(one('\n'))));
     if (anchors_ == Anchors::search && !begins) parts.insert(parts.begin(), anything());
     if (anchors_ == Anchors::search && !ends) parts.push_back(anything());
     return out_.sequence(std::move(parts));
@@ -104,7 +106,7 @@ class Parser {
     const size_t begin = in_.position();
     if (in_.take("(")) return group(groups, begin);
     if (in_.take("[")) return write_(char_class(begin));
-    if (in_.take(".")) return write_(any_in_line());
+    if (in_.take(".")) return write_(most_ ? CharSet::all() : any_in_line());
     if (in_.peek() == '^' || in_.peek() == '$') in_.refuse_at(begin, kAnchor);
     if (in_.peek() == '*' || in_.peek() == '+' || in_.peek() == '?' || at_counts())
       in_.refuse_at(begin, "nothing in front to repeat");
@@ -200,19 +202,20 @@ class Parser {
   CharSet escape(size_t begin, Use use) {
     if (in_.at_end()) in_.refuse("what is escaped");
     const uint32_t c = in_.next();
+    const bool wide = (use == Use::left_out) != most_;
     switch (c) {
       case 'd':
-        return use == Use::left_out ? no_digits().complement() : digits();
+        return wide ? no_digits().complement() : digits();
       case 'D':
-        return use == Use::left_out ? digits().complement() : no_digits();
+        return wide ? digits().complement() : no_digits();
       case 's':
-        return use == Use::left_out ? no_spaces().complement() : spaces();
+        return wide ? no_spaces().complement() : spaces();
       case 'S':
-        return use == Use::left_out ? spaces().complement() : no_spaces();
+        return wide ? spaces().complement() : no_spaces();
       case 'w':
-        return use == Use::left_out ? no_words().complement() : words();
+        return wide ? no_words().complement() : words();
       case 'W':
-        return use == Use::left_out ? words().complement() : no_words();
+        return wide ? words().complement() : no_words();
       case 'n':
         return one('\n');
       case 'r':
@@ -263,13 +266,14 @@ class Parser {
   Grammar& out_;
   Anchors anchors_;
   const WriteChars& write_;
+  bool most_;
 };
 
 }  // namespace
 
 ExprId read_regex(Grammar& out, const std::string& name, std::string_view pattern, Anchors anchors,
-                  const WriteChars& write) {
-  return Parser(out, name, pattern, anchors, write).run();
+                  const WriteChars& write, Reading reading) {
+  return Parser(out, name, pattern, anchors, write, reading).run();
 }
 
 }  // namespace kdelta::grammar

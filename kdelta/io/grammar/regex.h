@@ -20,8 +20,13 @@ enum class Anchors : uint8_t {
   search  // the text contains the pattern, except where ^ and $ at the ends of an alternative bind it
 };
 
+enum class Reading : uint8_t {
+  least,  // what every engine matches
+  most  // what any engine matches: \d, \w and \s are Unicode's, '.' is any character, $ may stand in front of a last \n
+};
+
 // Throws Error(invalid_argument) naming the column, what was found and what is accepted; `name` begins the message.
 ExprId read_regex(Grammar& out, const std::string& name, std::string_view pattern, Anchors anchors,
-                  const WriteChars& write);
+                  const WriteChars& write, Reading reading = Reading::least);
 
 }  // namespace kdelta::grammar

@@ -1,13 +1,12 @@
 #include "kdelta/io/grammar/schema_tree.h"
 
 #include <algorithm>
+#include <cmath>
 
-#include "kdelta/core/error.h"
+#include "kdelta/io/grammar/grammar.h"
 
 namespace kdelta::grammar {
 namespace {
-
-constexpr int kMostJoins = 32;  // schemas joined into one, one behind the other
 
 std::string unescaped(std::string_view pointer) {
   std::string out;
@@ -32,63 +31,80 @@ std::string unescaped(std::string_view pointer) {
   return plain;
 }
 
-// The types of `b` that also one of `a` covers; a whole number is a number.
-std::vector<std::string> common_types(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+}  // namespace
+
+std::string below(const std::string& path, std::string_view key) {
+  std::string out = path + "/";
+  for (const char c : printable(key)) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return out;
+}
+
+SchemaTree::SchemaTree(std::string name, const Json& root) : name_(std::move(name)), root_(root) {
+  paths_.emplace(&root, "#");
+}
+
+const Json& SchemaTree::at(const Json& schema, const std::string& path) {
+  paths_.try_emplace(&schema, path);
+  return schema;
+}
+
+const Json& SchemaTree::keep(Json schema, const std::string& path) {
+  made_.push_back(std::move(schema));
+  is_made_.insert(&made_.back());
+  return at(made_.back(), path);
+}
+
+const Json& SchemaTree::part(const Json& schema, std::string_view keyword, std::string_view key) {
+  const Json& all = *schema.find(keyword);
+  const std::string place = below(path(schema), keyword);
+  return key.empty() ? at(all, place) : at(*all.find(key), below(place, key));
+}
+
+const Json::Array& SchemaTree::list(const Json& schema, std::string_view keyword) {
+  const Json& list = *schema.find(keyword);
+  const std::string place = below(path(schema), keyword);
+  if (list.kind() != Json::Kind::array || list.array().empty())
+    refuse(place, describe(list) + ", expected an array of schemas");
+  for (size_t i = 0; i < list.array().size(); ++i) at(list.array()[i], below(place, std::to_string(i)));
+  return list.array();
+}
+
+const Json::Object& SchemaTree::named(const Json& schema, std::string_view keyword) {
+  static const Json::Object none;
+  const Json* map = schema.find(keyword);
+  if (map == nullptr) return none;
+  const std::string place = below(path(schema), keyword);
+  if (map->kind() != Json::Kind::object) refuse(place, describe(*map) + ", expected an object");
+  for (const JsonMember& m : map->object()) at(m.value, below(place, m.key));
+  return map->object();
+}
+
+std::vector<std::string> SchemaTree::names(const Json& list, const std::string& path) const {
   std::vector<std::string> out;
-  const auto has = [](const std::vector<std::string>& in, const char* t) {
-    return std::ranges::find(in, t) != in.end();
-  };
-  for (const std::string& t : b) {
-    const bool in = has(a, t.c_str()) || (t == "integer" && has(a, "number"));
-    if (in)
-      out.push_back(t);
-    else if (t == "number" && has(a, "integer"))
-      out.push_back("integer");
+  if (list.kind() != Json::Kind::array) refuse(path, describe(list) + ", expected an array of names");
+  for (const Json& name : list.array()) {
+    if (name.kind() != Json::Kind::string) refuse(path, describe(name) + ", expected a name");
+    out.push_back(name.string());
   }
   return out;
 }
 
-std::vector<std::string> names_in(const Json& list) {
-  std::vector<std::string> out;
-  if (list.kind() == Json::Kind::string) out.push_back(list.string());
-  if (list.kind() == Json::Kind::array)
-    for (const Json& item : list.array())
-      if (item.kind() == Json::Kind::string) out.push_back(item.string());
-  return out;
-}
-
-Json list_of(const std::vector<std::string>& names) {
-  Json::Array out;
-  for (const std::string& n : names) out.push_back(n);
-  return out;
-}
-
-// The values of a schema that has few: const, enum.
-const Json* single_values(const Json& schema, Json::Array& out) {
-  if (const Json* c = schema.find("const")) return out.push_back(*c), c;
-  if (const Json* e = schema.find("enum"); e != nullptr && e->kind() == Json::Kind::array) return out = e->array(), e;
-  return nullptr;
-}
-
-bool share_none(const Json::Array& a, const Json::Array& b) {
-  return std::ranges::none_of(a, [&](const Json& x) { return std::ranges::find(b, x) != b.end(); });
-}
-
-bool requires_name(const Json& schema, const std::string& name) {
-  const Json* list = schema.find("required");
-  if (list == nullptr) return false;
-  const std::vector<std::string> names = names_in(*list);
-  return std::ranges::find(names, name) != names.end();
-}
-
-}  // namespace
-
-std::string below(const std::string& path, std::string_view key) {
-  return path.empty() ? printable(key) : path + "." + printable(key);
+int64_t SchemaTree::count(const Json& schema, std::string_view keyword, int64_t absent) const {
+  const Json* v = schema.find(keyword);
+  if (v == nullptr) return absent;
+  const bool number = v->kind() == Json::Kind::integer || v->kind() == Json::Kind::real;
+  if (!number || v->number() != std::floor(v->number()) || v->number() < 0 ||
+      v->number() > static_cast<double>(kMostRepeats))
+    refuse(below(path(schema), keyword), describe(*v) + str(", expected a whole number from 0 to ", kMostRepeats));
+  return static_cast<int64_t>(v->number());
 }
 
 void SchemaTree::refuse(const std::string& path, const std::string& why) const {
-  fail(ErrorCode::invalid_argument, name_, ": ", path.empty() ? "" : path + ": ", why);
+  fail(ErrorCode::invalid_argument, name_, ": ", path, ": ", why);
+}
+
+void SchemaTree::refuse(const Json& schema, std::string_view keyword, const std::string& why) const {
+  refuse(below(path(schema), keyword), why);
 }
 
 bool SchemaTree::is_annotation(std::string_view keyword) {
@@ -102,7 +118,7 @@ bool SchemaTree::has_constraints(const Json& schema) {
          std::ranges::any_of(schema.object(), [](const JsonMember& m) { return !is_annotation(m.key); });
 }
 
-const Json& SchemaTree::target(const std::string& ref, const std::string& path) const {
+const Json& SchemaTree::target(const std::string& ref, const std::string& path) {
   if (ref.empty() || ref[0] != '#' || (ref.size() > 1 && ref[1] != '/'))
     refuse(path, str("'", printable(ref), "', expected a place in this document, like #/$defs/name"));
   const Json* at = &root_;
@@ -118,93 +134,7 @@ const Json& SchemaTree::target(const std::string& ref, const std::string& path) 
     at = next;
     begin = end + 1;
   }
-  return *at;
-}
-
-Json SchemaTree::without_ref(const Json& schema, const std::string& path, int depth) const {
-  if (depth > kMostJoins) refuse(path, str("more than ", kMostJoins, " schemas joined into one"));
-  const Json* ref = schema.kind() == Json::Kind::object ? schema.find("$ref") : nullptr;
-  if (ref == nullptr) return schema;
-  if (ref->kind() != Json::Kind::string) refuse(below(path, "$ref"), describe(*ref) + ", expected a string");
-  Json::Object rest;
-  for (const JsonMember& m : schema.object())
-    if (m.key != "$ref") rest.push_back(m);
-  const Json& to = target(ref->string(), below(path, "$ref"));
-  if (!has_constraints(rest)) return without_ref(to, path, depth + 1);
-  return both(rest, to, path, depth + 1);
-}
-
-Json SchemaTree::both(const Json& a_schema, const Json& b_schema, const std::string& path, int depth) const {
-  if (depth > kMostJoins) refuse(path, str("more than ", kMostJoins, " schemas joined into one"));
-  const Json a = without_ref(a_schema, path, depth), b = without_ref(b_schema, path, depth);
-  if (a.kind() == Json::Kind::boolean) return a.boolean() ? b : a;
-  if (b.kind() == Json::Kind::boolean) return b.boolean() ? a : b;
-  if (a.kind() != Json::Kind::object || b.kind() != Json::Kind::object)
-    refuse(path, "expected schemas: objects, true or false");
-  // What stands for the members that a schema does not name says so of those that it names itself.
-  for (const auto& [one, other] : {std::pair{&a, &b}, {&b, &a}}) {
-    const Json* rest = one->find("additionalProperties");
-    if (rest != nullptr && *rest != Json(true) && other->find("properties") != nullptr && *one != *other)
-      refuse(path, "additionalProperties: cannot be joined with the properties of another schema");
-  }
-  Json out = a;
-  for (const JsonMember& m : b.object()) {
-    const Json* has = out.find(m.key);
-    if (has == nullptr) {
-      out.set(m.key, m.value);
-    } else if (*has == m.value || is_annotation(m.key)) {
-      continue;
-    } else if (m.key == "type") {
-      out.set("type", list_of(common_types(names_in(*has), names_in(m.value))));
-    } else if (m.key == "required") {
-      std::vector<std::string> names = names_in(*has);
-      for (const std::string& n : names_in(m.value))
-        if (std::ranges::find(names, n) == names.end()) names.push_back(n);
-      out.set("required", list_of(names));
-    } else if (m.key == "properties" && has->kind() == Json::Kind::object && m.value.kind() == Json::Kind::object) {
-      Json properties = *has;
-      for (const JsonMember& p : m.value.object()) {
-        const Json* same = properties.find(p.key);
-        properties.set(p.key, same == nullptr
-                                  ? p.value
-                                  : both(*same, p.value, below(below(path, "properties"), p.key), depth + 1));
-      }
-      out.set("properties", std::move(properties));
-    } else {
-      refuse(path, m.key + ": two schemas that hold together have different ones");
-    }
-  }
-  return out;
-}
-
-std::vector<std::string> SchemaTree::kinds(const Json& schema) const {
-  const Json* type = schema.find("type");
-  Json::Array values;
-  if (type == nullptr && single_values(schema, values) != nullptr) {
-    std::vector<std::string> out;
-    for (const Json& v : values) out.push_back(kind_name(v.kind()));
-    return out;
-  }
-  if (type == nullptr) return {"null", "boolean", "number", "string", "array", "object"};
-  return names_in(*type);
-}
-
-bool SchemaTree::exclude(const Json& a_schema, const Json& b_schema, const std::string& path, int depth) const {
-  const Json a = without_ref(a_schema, path, depth), b = without_ref(b_schema, path, depth);
-  if (a.kind() != Json::Kind::object || b.kind() != Json::Kind::object) return a == Json(false) || b == Json(false);
-  const std::vector<std::string> common = common_types(kinds(a), kinds(b));
-  if (common.empty()) return true;
-  Json::Array of_a, of_b;
-  if (single_values(a, of_a) != nullptr && single_values(b, of_b) != nullptr && share_none(of_a, of_b)) return true;
-  if (common != std::vector<std::string>{"object"} || depth > 4) return false;
-  const Json *pa = a.find("properties"), *pb = b.find("properties");
-  if (pa == nullptr || pb == nullptr || pa->kind() != Json::Kind::object || pb->kind() != Json::Kind::object)
-    return false;
-  return std::ranges::any_of(pa->object(), [&](const JsonMember& m) {
-    const Json* other = pb->find(m.key);
-    return other != nullptr && requires_name(a, m.key) && requires_name(b, m.key) &&
-           exclude(m.value, *other, path, depth + 1);
-  });
+  return this->at(*at, ref);
 }
 
 }  // namespace kdelta::grammar

@@ -1,8 +1,11 @@
-// A JSON Schema document as a tree: looking up what a $ref points to, joining schemas that hold together, and telling
-// whether two exclude each other.
+// A JSON Schema document as a tree: what a $ref points to, where in the document a schema stands, and keywords of the
+// forms that schemas share. Schemas are known by their address; those that are made on the way are kept here too.
 #pragma once
 
+#include <deque>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "kdelta/io/json.h"
@@ -11,31 +14,43 @@ namespace kdelta::grammar {
 
 class SchemaTree {
  public:
-  // `name` begins the message of every error.
-  SchemaTree(std::string name, const Json& root) : name_(std::move(name)), root_(root) {}
+  // `name` begins the message of every error. `root` outlives this.
+  SchemaTree(std::string name, const Json& root);
 
+  const std::string& name() const { return name_; }
   const Json& root() const { return root_; }
+  // The JSON pointer of a schema that at(), keep() or one of the functions below has given.
+  const std::string& path(const Json& schema) const { return paths_.at(&schema); }
+  const Json& at(const Json& schema, const std::string& path);
+  const Json& keep(Json schema, const std::string& path);
+  // Whether keep() made it.
+  bool is_made(const Json& schema) const { return is_made_.contains(&schema); }
+
   // What "#", "#/$defs/x" points to. Throws naming `path`.
-  const Json& target(const std::string& ref, const std::string& path) const;
-  // A schema of what is valid under both; references are followed where they stand beside other keywords. Throws
-  // naming the keyword of which one schema cannot hold both values.
-  Json both(const Json& a, const Json& b, const std::string& path, int depth = 0) const;
-  // Known to have no document in common.
-  bool exclude(const Json& a, const Json& b, const std::string& path, int depth = 0) const;
+  const Json& target(const std::string& ref, const std::string& path);
+  // The schema that is a keyword's value, or under `key` in it; both are there.
+  const Json& part(const Json& schema, std::string_view keyword, std::string_view key = {});
+  // The schemas of a list, of an object; the latter is empty when the keyword is absent.
+  const Json::Array& list(const Json& schema, std::string_view keyword);
+  const Json::Object& named(const Json& schema, std::string_view keyword);
+  std::vector<std::string> names(const Json& list, const std::string& path) const;
+  // A count or a length.
+  int64_t count(const Json& schema, std::string_view keyword, int64_t absent) const;
 
   [[noreturn]] void refuse(const std::string& path, const std::string& why) const;
+  [[noreturn]] void refuse(const Json& schema, std::string_view keyword, const std::string& why) const;
   static bool is_annotation(std::string_view keyword);
   static bool has_constraints(const Json& schema);
 
  private:
-  Json without_ref(const Json& schema, const std::string& path, int depth) const;
-  std::vector<std::string> kinds(const Json& schema) const;
-
   std::string name_;
   const Json& root_;
+  std::unordered_map<const Json*, std::string> paths_;
+  std::deque<Json> made_;
+  std::unordered_set<const Json*> is_made_;
 };
 
-// "properties.a" behind "" and "b" below it: "properties.a.b".
+// "#/properties" and "a": "#/properties/a".
 std::string below(const std::string& path, std::string_view key);
 
 }  // namespace kdelta::grammar
