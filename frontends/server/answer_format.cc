@@ -37,7 +37,8 @@ std::vector<BlockStep> WholeAnswer::add(const ServiceDelta& d) {
   logprobs.insert(logprobs.end(), d.logprobs.begin(), d.logprobs.end());
   if (d.end) {
     end = *d.end;
-    close(!blocks.empty() && blocks.back().is_call());
+    if (open_) blocks.back().cut = end.reason == "length";
+    close(open_ && blocks.back().is_call());
   }
   return steps;
 }

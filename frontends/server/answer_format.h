@@ -17,6 +17,8 @@ struct Block {
   std::string id, name;  // of a call
   bool failed = false;   // a call that came to no good end: `text` is the beginning of an object, its spelling follows
 
+  bool cut = false;  // the answer reached its limit in it
+
   bool is_call() const { return kind == AnswerPart::Kind::call; }
 };
 
@@ -64,11 +66,14 @@ class AnswerFormat {
   virtual Json whole(const std::vector<WholeAnswer>& answers, const Usage& usage) = 0;
 };
 
-// Everything must outlive it but `request`. The message is the Anthropic API's.
+// Everything must outlive it but `request`. The message is the Anthropic API's, the response the OpenAI Responses
+// API's.
 std::unique_ptr<AnswerFormat> chat_format(const Engine& engine, const AnswerRequest& request, const std::string& id);
 std::unique_ptr<AnswerFormat> completion_format(const Engine& engine, const AnswerRequest& request,
                                                 const std::string& id);
 std::unique_ptr<AnswerFormat> message_format(const AnswerRequest& request, const std::string& id);
+std::unique_ptr<AnswerFormat> response_format(const Engine& engine, const AnswerRequest& request,
+                                              const std::string& id);
 
 // An event of a stream; one whose name is data's type.
 std::string event(const Json& data);

@@ -19,6 +19,7 @@ struct AnswerRequest {
   int64_t choices = 1;
   bool chat = false, thinking = true;
   bool show_thinking = true;  // message: what is thought is told
+  Json repeated;              // response: fields of the request that it repeats
   bool stream = false;
   bool usage = false, usage_always = false;  // of a stream: in a last event, in every one
 
@@ -39,6 +40,9 @@ AnswerRequest read_chat(const Engine& engine, const JsonReader& body, const Gene
 // The Anthropic API's. `counts`: of its count_tokens, which asks for no answer.
 AnswerRequest read_message(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
                            bool counts = false);
+
+// The OpenAI Responses API's.
+AnswerRequest read_response(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults);
 
 // The whole text of a body as an object of the request schema of that name (openapi.h), which has all its fields; the
 // error's source is "request".

@@ -91,6 +91,13 @@ std::span<const Api::Route> Api::routes() {
         .streams = true},
        call<&Api::complete>},
       {{.method = "POST",
+        .path = "/v1/responses",
+        .summary = "The next items of a conversation, of which nothing is kept",
+        .body = "ResponseRequest",
+        .reply = "Response",
+        .streams = true},
+       call<&Api::respond>},
+      {{.method = "POST",
         .path = "/v1/messages",
         .summary = "The next message of a conversation, as the Anthropic API has it",
         .body = "MessageRequest",
@@ -384,6 +391,12 @@ Answered Api::chat(const Call& c) {
   const Engine& engine = service().engine();
   return run(c, read_chat(engine, c.body, defaults(), options_.limits), "chatcmpl-",
              [&](const AnswerRequest& r, const std::string& id) { return chat_format(engine, r, id); });
+}
+
+Answered Api::respond(const Call& c) {
+  const Engine& engine = service().engine();
+  return run(c, read_response(engine, c.body, defaults()), "resp_",
+             [&](const AnswerRequest& r, const std::string& id) { return response_format(engine, r, id); });
 }
 
 Answered Api::message(const Call& c) {

@@ -69,6 +69,7 @@ class Api {
   Answered complete(const Call& call);
   Answered chat(const Call& call);
   Answered message(const Call& call);
+  Answered respond(const Call& call);
   Reply count_tokens(const JsonReader& body) const;
   // Names the model and runs it.
   template <class MakeFormat>

@@ -24,9 +24,11 @@ struct Endpoint {
 const Json& request_schemas();
 const Json& reply_schemas();
 
-// Members of these for the Anthropic API.
+// Members of these for the Anthropic API and for the OpenAI Responses API.
 extern const char* const kMessageRequests;
 extern const char* const kMessageReplies;
+extern const char* const kResponseRequests;
+extern const char* const kResponseReplies;
 
 // The document, in OpenAPI 3.1.
 Json openapi(std::span<const Endpoint> endpoints, const std::string& version);

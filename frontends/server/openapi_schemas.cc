@@ -259,8 +259,9 @@ Json with_others(const Json& schema, const Json& all) {
 
 const Json& request_schemas() {
   static const Json all = [] {
-    const Json given = parse_json(std::string("{") + kSampling + "," + kRequests + "," + kMessageRequests + "}",
-                                  {.name = "request schemas"});
+    const Json given = parse_json(
+        std::string("{") + kSampling + "," + kRequests + "," + kMessageRequests + "," + kResponseRequests + "}",
+        {.name = "request schemas"});
     Json out = Json::Object{};
     for (const JsonMember& m : given.object()) out.set(m.key, filled(with_others(m.value, given)));
     return out;
@@ -269,8 +270,8 @@ const Json& request_schemas() {
 }
 
 const Json& reply_schemas() {
-  static const Json all =
-      parse_json(std::string("{") + kReplies + "," + kMessageReplies + "}", {.name = "reply schemas"});
+  static const Json all = parse_json(std::string("{") + kReplies + "," + kMessageReplies + "," + kResponseReplies + "}",
+                                     {.name = "reply schemas"});
   return all;
 }
 

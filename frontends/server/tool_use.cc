@@ -32,21 +32,11 @@ std::string name_of(const JsonReader& choice) {
 
 // auto, none, required, one function, or some of them.
 void read_choice(const JsonReader& body, ToolUse& use) {
-  const auto read_mode = [&](const JsonReader& from, const char* field, const char* expected) {
-    const auto mode = from.find<std::string>(field).value_or("auto");
-    if (mode == "required")
-      use.choice = Choice::required;
-    else if (mode == "none" && field == std::string_view("tool_choice"))
-      use.choice = Choice::none;
-    else if (mode != "auto")
-      from.refuse(field, expected);
-  };
-  if (body.kind("tool_choice") != Json::Kind::object)
-    return read_mode(body, "tool_choice", "auto, none, required or a function");
+  if (body.kind("tool_choice") != Json::Kind::object) return read_mode(body, "tool_choice", use);
   const auto choice = body.get<JsonReader>("tool_choice");
   if (choice.get<std::string>("type") == "allowed_tools") {
     const auto allowed = choice.get<JsonReader>("allowed_tools");
-    read_mode(allowed, "mode", "auto or required");
+    read_mode(allowed, "mode", use);
     for (const JsonReader& tool : allowed.get<std::vector<JsonReader>>("tools")) use.only.push_back(name_of(tool));
     if (use.only.empty()) allowed.refuse("tools", "at least one function");
     return;
@@ -85,6 +75,17 @@ void apply(const ToolUse& use, ChatSettings& settings, GenerateOptions& options)
   for (const Function& f : use.functions)
     if (use.only.empty() || std::ranges::find(use.only, f.name) != use.only.end())
       options.constraint->tools.push_back(tool_of(f, must_call));
+}
+
+void read_mode(const JsonReader& from, const char* field, ToolUse& use) {
+  const bool itself = field == std::string_view("tool_choice");
+  const auto mode = from.find<std::string>(field).value_or("auto");
+  if (mode == "required")
+    use.choice = Choice::required;
+  else if (mode == "none" && itself)
+    use.choice = Choice::none;
+  else if (mode != "auto")
+    from.refuse(field, itself ? "auto, none, required or a function" : "auto or required");
 }
 
 void read_chat_tools(const JsonReader& body, ChatSettings& settings, GenerateOptions& options) {

@@ -34,6 +34,9 @@ Json declaration(const Function& function, const std::string& description);
 // `functions` lack.
 void apply(const ToolUse& use, ChatSettings& settings, GenerateOptions& options);
 
+// auto, required and, of tool_choice itself, none; absent: auto.
+void read_mode(const JsonReader& from, const char* field, ToolUse& use);
+
 // tools, tool_choice and parallel_tool_calls of a chat completion, whose tools are in `settings` already.
 void read_chat_tools(const JsonReader& body, ChatSettings& settings, GenerateOptions& options);
 

@@ -103,7 +103,8 @@ TEST(OpenApi, EveryDescribedFieldIsAcceptedAndNoOther) {
         ASSERT_NE(example, nullptr) << path << " " << field.key;
         Json body = least_body(*schema);
         if (properties.find("max_tokens") != nullptr) body.set("max_tokens", 1);
-        if (field.key == "top_logprobs") body.set("logprobs", true);
+        if (field.key == "top_logprobs" && schema->find("properties")->find("logprobs") != nullptr)
+          body.set("logprobs", true);
         body.set(field.key, *example);
         const Response r = send(body);
         EXPECT_EQ(r.status, 200) << path << " " << json_text(body) << r.body;
