@@ -150,13 +150,15 @@ TEST(Messages, TheReasonSaysWhyItStopped) {
   const Json cut = json(post(body(std::string(kRead) + R"(,"tool_choice":{"type":"any"})", "25")).body);
   EXPECT_EQ(at(cut, "stop_reason").string(), "max_tokens");
   for (const Json& block : at(cut, "content").array()) EXPECT_EQ(at(block, "type").string(), "text");
-  Server small;  // 256 tokens: fewer are left than an answer's end takes
+  // More than 256 tokens hold, and a grammar sees to it that it is said.
+  Server small;
   std::string words;
-  for (int i = 0; i < 75; ++i) words += "light and word ";
+  for (int i = 0; i < 400; ++i) words += "zqxj";
   const Json full =
       json(small
                .post("/v1/messages",
-                     R"({"max_tokens":500,"temperature":0,"messages":[{"role":"user","content":")" + words + R"("}]})")
+                     body(R"("output_config":{"format":{"type":"json_schema","schema":{"const":")" + words + R"("}}})",
+                          "500"))
                .body);
   EXPECT_EQ(at(full, "stop_reason").string(), "model_context_window_exceeded") << json_text(full);
 }
