@@ -80,4 +80,4 @@ def test_a_stream_that_is_closed_early_leaves_the_server_idle(url, client):
     assert client.completions.create(model="tiny", prompt="In the", max_tokens=1).usage.completion_tokens == 1
     text = client.get("/../metrics", cast_to=str, options={"headers": {"Accept": "text/plain"}})
     values = {s.name: s.value for f in text_string_to_metric_families(text) for s in f.samples if "le" not in s.labels}
-    assert values["kdelta:generation_tokens_total"] > 0
+    assert values["kdelta_generation_tokens_total"] > 0
