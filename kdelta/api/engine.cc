@@ -315,7 +315,8 @@ WorkCounts Engine::work() const {
           .drafts = s.drafts,
           .accepted_drafts = s.accepted_drafts,
           .preempted = s.preempted,
-          .cached_tokens = impl_->engine->prefix_stats().hit_tokens};
+          .cached_tokens = impl_->engine->prefix_stats().hit_tokens,
+          .followed = s.followed};
 }
 
 const ModelInfo& Engine::info() const {

@@ -111,6 +111,7 @@ struct GenerateTask {
 struct WorkCounts {
   int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, drafts = 0, accepted_drafts = 0, preempted = 0,
           cached_tokens = 0;
+  int64_t followed = 0;  // requests that waited for a beginning which another computed, and started behind it
 };
 
 struct BenchTimes {

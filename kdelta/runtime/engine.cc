@@ -24,6 +24,13 @@ const char* to_string(FinishReason reason) {
   KDELTA_UNREACHABLE("finish reason", reason);
 }
 
+namespace {
+
+// A step of a prompt on a device costs so many tokens' time before its first one: the weights are read once.
+constexpr int64_t kDeviceStepTokens = 512;
+
+}  // namespace
+
 Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<Drafter> drafter)
     : model_(model),
       config_(config),
@@ -34,7 +41,8 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
                  .token_budget = config.token_budget,
                  .prefill_grid = config.prefill_grid,
                  .page_tokens = config.page_tokens,
-                 .columns = 1 + config.drafts} {
+                 .columns = 1 + config.drafts,
+                 .wait_from = config.device.kind == DeviceKind::cpu ? config.prefill_grid : kDeviceStepTokens} {
   threads_ = std::make_unique<ThreadPool>(config.options.threads);
   const Device device = config.device;
   if (device.kind != DeviceKind::cpu) {
@@ -66,6 +74,8 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   step_plan_.rows.reserve(n);
   step_plan_.admitted.reserve(n);
   step_plan_.preempted.reserve(n);
+  step_plan_.waiting.reserve(n);
+  wanted_.reserve(n + 1);
   rows_.reserve(n);
   row_snapshots_.reserve(static_cast<size_t>(capacity_.snapshots));
   boundaries_.reserve(static_cast<size_t>(capacity_.snapshots));
@@ -98,8 +108,8 @@ void Engine::capture_buckets() {
 int64_t Engine::host_bytes(const EngineConfig& c) {
   const BatchCapacity b = batch_capacity(c);
   const auto size = [](auto... types) { return static_cast<int64_t>((sizeof(types) + ...)); };
-  const int64_t per_sequence =
-      size(PlanRow{}, 0, 0, BatchRow{}) + (c.drafts > 0 ? size(DraftQuery{}) + 4 * c.drafts : 0) + request_bytes(c);
+  const int64_t per_sequence = size(PlanRow{}, 0, 0, 0, int64_t{}, BatchRow{}) +
+                               (c.drafts > 0 ? size(DraftQuery{}) + 4 * c.drafts : 0) + request_bytes(c);
   // generate_many() queues twice as many as run, and the lists grow by doubling.
   const int64_t per_queued =
       4 * size(Candidate{}, static_cast<Request*>(nullptr), PrefixCache::Hit{}, uint8_t{}, std::unique_ptr<Request>());

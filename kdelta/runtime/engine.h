@@ -30,6 +30,7 @@ struct EngineStats {
   int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0;  // tokens computed; decode: drafts included
   int64_t drafts = 0, accepted_drafts = 0, failed_proposals = 0;
   int64_t preempted = 0, saved = 0, replayed_tokens = 0;  // saved: of the preempted, those whose state was kept
+  int64_t followed = 0;  // requests that waited for another's prefix and started behind it
 };
 
 class Engine {
@@ -122,6 +123,7 @@ class Engine {
   void withdraw_offers();
   void gather_candidates(int64_t offers);
   void offer_prefix(Request& r, Candidate& c);
+  void find_leader(Request& r, Candidate& c);
   int64_t usable_pages() const;
   void preempt(Request& r);
   bool save(Request& r);
@@ -146,6 +148,7 @@ class Engine {
   bool end_constrained(Request& r, TokenConstraint::Next next);
   bool take_token(Request& r, const SampleResult& s);
   void publish(Request& r);
+  bool is_awaited(const Request& r) const;
   static void set_error(Request& r, const char* what);
   void fail_request(Request& r, const char* what);
   void deliver(const std::function<void(const TokenEvent&)>& on_event);
@@ -179,7 +182,7 @@ class Engine {
   Plan step_plan_;
   std::vector<BatchRow> rows_;
   std::vector<RowSnapshot> row_snapshots_;
-  std::vector<int64_t> boundaries_;
+  std::vector<int64_t> boundaries_, wanted_;
   std::vector<SampleRow> sample_rows_;
   std::vector<SampleResult> results_;
   std::vector<uint32_t> masks_;              // by row of logits; empty before the first request with a constraint

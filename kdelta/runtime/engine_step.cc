@@ -124,7 +124,10 @@ void Engine::gather_candidates(int64_t offers) {
     hits_.push_back({.reuse = {.limit = ReuseLimit::withheld}});
     // Whoever waits uses up an offer, though a saved state needs none: only the first `offers` may start.
     const bool may_start = !c.running && offers-- > 0;
-    if (may_start && r->saved.empty() && config_.prefix_snapshots > 0) offer_prefix(*r, c);
+    if (may_start && r->saved.empty() && config_.prefix_snapshots > 0) {
+      offer_prefix(*r, c);
+      find_leader(*r, c);
+    }
     c.pages = static_cast<int64_t>(r->pages.size());
     c.freed_pages = c.pages - r->shared_pages;
     candidates_.push_back(c);
@@ -138,6 +141,30 @@ void Engine::offer_prefix(Request& r, Candidate& c) {
   prefixes_->share(hits_.back(), r.pages);
   r.shared_pages = static_cast<int64_t>(r.pages.size());
   c.computed = hits_.back().reuse.tokens;
+}
+
+// Of the earlier ones that have prompt tokens left, the one that it has most in common with. Who is earlier only ever
+// leaves, so what was found is asked for again only when it left or has passed the point.
+void Engine::find_leader(Request& r, Candidate& c) {
+  const size_t end = candidates_.size();  // before its own
+  const auto computes = [&](size_t i, int64_t tokens) {
+    return candidates_[i].computed < std::min(candidates_[i].prompt, tokens);
+  };
+  if (r.leader > 0)
+    for (size_t i = 0; i < end; ++i)
+      if (live_[i]->id == r.leader && computes(i, r.awaited)) c.leader = static_cast<int>(i);
+  if (c.leader < 0 && r.leader != 0) {
+    r.leader = r.awaited = 0;
+    for (size_t i = 0; i < end; ++i) {
+      if (!computes(i, candidates_[i].prompt)) continue;
+      const int64_t tokens = prefixes_->common(live_[i]->prompt, r.prompt);
+      if (tokens <= r.awaited || !computes(i, tokens)) continue;
+      c.leader = static_cast<int>(i);
+      r.leader = live_[i]->id;
+      r.awaited = tokens;
+    }
+  }
+  c.awaited = r.awaited;
 }
 
 int64_t Engine::usable_pages() const {
@@ -185,10 +212,15 @@ void Engine::start(Request& r, size_t candidate) {
   prefixes_->use(hit, r.slots[0]);
   r.reuse = hit.reuse;
   r.computed = r.reuse.tokens;
+  if (r.waited_for > 0 && r.computed >= r.waited_for) ++stats_.followed;
 }
 
 void Engine::hand_out_memory() {
   for (const int i : step_plan_.preempted) preempt(*live_[static_cast<size_t>(i)]);
+  for (const int i : step_plan_.waiting) {
+    Request& r = *live_[static_cast<size_t>(i)];
+    r.waited_for = r.awaited;
+  }
   for (const int i : step_plan_.admitted) start(*live_[static_cast<size_t>(i)], static_cast<size_t>(i));
   withdraw_offers();  // of those that have to wait
   rows_.clear();
@@ -220,7 +252,10 @@ void Engine::hand_out_memory() {
 }
 
 void Engine::reserve_snapshots(Request& r, const PlanRow& row) {
-  prefixes_->boundaries(static_cast<int64_t>(r.prompt.size()), r.reuse.matched, r.computed, r.computed + row.tokens,
+  wanted_.assign(1, r.reuse.matched);
+  for (const int i : step_plan_.waiting)
+    if (const Request& w = *live_[static_cast<size_t>(i)]; w.leader == r.id) wanted_.push_back(w.awaited);
+  prefixes_->boundaries(static_cast<int64_t>(r.prompt.size()), wanted_, r.computed, r.computed + row.tokens,
                         &boundaries_);
   const size_t first = row_snapshots_.size();
   for (const int64_t b : boundaries_) {
@@ -362,6 +397,7 @@ void Engine::commit_row(const BatchRow& row, std::span<const SampleResult> resul
   if (!row.prefill && r.known() - r.computed > 1) stats_.replayed_tokens += certain;
   r.computed += certain;
   r.accepted = row.prefill ? 1 : static_cast<int32_t>(certain);
+  if (row.prefill && is_awaited(r)) publish(r);
   if (config_.all_logits) {
     if (r.computed < r.known()) return;
     end(r, FinishReason::length);
@@ -420,7 +456,16 @@ bool Engine::take_token(Request& r, const SampleResult& s) {
   return false;
 }
 
-// What its prefill wrote gave a usable token: others may start behind what it wrote.
+// True when somebody waits for a state that it has computed. The step that did is over and well, so that state is what
+// whoever waits would come to; what nobody waits for is published when the whole prefill has given a usable token.
+bool Engine::is_awaited(const Request& r) const {
+  return std::ranges::any_of(step_plan_.waiting, [&](int i) {
+    const Request& w = *live_[static_cast<size_t>(i)];
+    return w.leader == r.id && w.awaited <= r.computed;
+  });
+}
+
+// Others may start behind what its prefill wrote.
 void Engine::publish(Request& r) {
   if (r.snapshots.empty()) return;
   r.shared_pages = std::max(r.shared_pages, r.snapshots.back().tokens / config_.page_tokens);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "kdelta/core/check.h"
 
@@ -184,7 +185,16 @@ int32_t PrefixCache::reserve() {
   return pool_.take_slot();
 }
 
-void PrefixCache::boundaries(int64_t prompt, int64_t matched, int64_t from, int64_t to,
+int64_t PrefixCache::common(std::span<const int32_t> earlier, std::span<const int32_t> later) const {
+  const int64_t most = std::min(std::ssize(earlier), std::ssize(later) - 1) / config_.unit * config_.unit;
+  const auto bytes = static_cast<size_t>(config_.unit) * sizeof(int32_t);
+  int64_t tokens = 0;
+  while (tokens < most && std::memcmp(earlier.data() + tokens, later.data() + tokens, bytes) == 0)
+    tokens += config_.unit;
+  return tokens;
+}
+
+void PrefixCache::boundaries(int64_t prompt, std::span<const int64_t> wanted, int64_t from, int64_t to,
                              std::vector<int64_t>* out) const {
   out->clear();
   const int64_t unit = config_.unit, last = prompt / unit * unit;
@@ -192,7 +202,7 @@ void PrefixCache::boundaries(int64_t prompt, int64_t matched, int64_t from, int6
   int64_t step = std::max(unit, config_.interval / unit * unit);
   while (last / step > std::max<int64_t>(1, config_.snapshots / 2)) step *= 2;
   for (int64_t b = (from / unit + 1) * unit; b <= to; b += unit)
-    if (b == last || b == matched || b % step == 0) out->push_back(b);
+    if (b == last || b % step == 0 || std::ranges::find(wanted, b) != wanted.end()) out->push_back(b);
 }
 
 // The number of a node is that of its page.

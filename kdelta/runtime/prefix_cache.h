@@ -76,12 +76,15 @@ class PrefixCache {
 
   // A slot for a snapshot to be written by the step that comes; -1 when all are in use. Evicts.
   int32_t reserve();
-  // The boundaries within (from, to] at which a prefill of this prompt should leave a snapshot; `matched` as find()
-  // said.
-  void boundaries(int64_t prompt, int64_t matched, int64_t from, int64_t to, std::vector<int64_t>* out) const;
+  // The boundaries within (from, to] at which a prefill of this prompt should leave a snapshot; `wanted`: what find()
+  // matched, and where others wait for one.
+  void boundaries(int64_t prompt, std::span<const int64_t> wanted, int64_t from, int64_t to,
+                  std::vector<int64_t>* out) const;
+  // Tokens of the longest common beginning behind which `later` may start once `earlier` has left a snapshot there.
+  int64_t common(std::span<const int32_t> earlier, std::span<const int32_t> later) const;
 
-  // A finished prefill hands over what it wrote: the snapshots and the pages before the last of them. Snapshots that
-  // exist already are given back.
+  // A prefill hands over what it wrote: the snapshots and the pages before the last of them. Snapshots that exist
+  // already are given back.
   struct Written {
     int64_t tokens = 0;
     int32_t slot = 0;

@@ -48,6 +48,11 @@ struct Request {
   int64_t shared_pages = 0;    // of these, the first ones: others may own them too
   std::vector<char> saved;     // the state of `computed` tokens while it holds no slots; empty: it starts anew
   Reuse reuse;                 // what it took from the prefix cache when it started
+  // Who computes the first `awaited` tokens before it could start, and is to leave a state of them; 0: nobody, and
+  // nobody will, as everybody earlier is here; -1: not looked for yet.
+  RequestId leader = -1;
+  int64_t awaited = 0;
+  int64_t waited_for = 0;                       // tokens of the state that it last waited for
   std::vector<PrefixCache::Written> snapshots;  // written by its prefill, not yet published
   FinishReason finish = FinishReason::none;
   std::string error;

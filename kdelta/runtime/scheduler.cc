@@ -88,7 +88,24 @@ class Planner {
 
   // A waiting candidate starts when all that is known of it fits without preempting anybody: started earlier it would
   // only be preempted again.
-  bool may_start(int i) const { return free_sequences_ > 0 && lacking(i, at(i).known - at(i).computed) <= free_pages_; }
+  bool may_start(int i) const {
+    return free_sequences_ > held_sequences_ && lacking(i, at(i).known - at(i).computed) + held_pages_ <= free_pages_;
+  }
+
+  // Its leader is as far as it would be itself, and comes before it in every step: what the leader still lacks is no
+  // more than what this one would have to compute.
+  bool worth_waiting(int i) const {
+    const Candidate& c = at(i);
+    return !c.running && c.leader >= 0 && at(c.leader).computed >= c.computed &&
+           c.awaited - c.computed >= config_.wait_from;
+  }
+
+  // Keeps its place from later arrivals. What runs may still take the pages, as it may from one that is admitted.
+  void wait(int i) {
+    ++held_sequences_;
+    held_pages_ += lacking(i, at(i).known - at(i).computed);
+    plan_.waiting.push_back(i);
+  }
 
   void take(int64_t pages, int64_t tokens) {
     budget_ -= std::min(budget_, tokens);
@@ -124,6 +141,10 @@ class Planner {
     bool may_admit = true;  // later arrivals do not overtake one that cannot start
     for (int i = 0; i < n; ++i) {
       if (gone(i) || (at(i).running ? !in_prefill(at(i)) : !may_admit)) continue;
+      if (worth_waiting(i) && may_start(i)) {
+        wait(i);
+        continue;
+      }
       const bool planned = try_prefill(i, plan_.rows.size() == first_row);
       may_admit = may_admit && (planned || at(i).running);
     }
@@ -151,6 +172,7 @@ class Planner {
   const SchedulerConfig& config_;
   std::span<const Candidate> candidates_;
   int64_t free_sequences_, free_pages_, budget_;
+  int64_t held_sequences_ = 0, held_pages_ = 0;  // of those who wait for a state
   Plan& plan_;
 };
 
@@ -180,6 +202,7 @@ void plan_step(const SchedulerConfig& config, std::span<const Candidate> candida
   plan->rows.clear();
   plan->admitted.clear();
   plan->preempted.clear();
+  plan->waiting.clear();
   plan->new_pages = 0;
   plan->taken.assign(candidates.size(), 0);
   Planner(config, candidates, free_sequences, free_pages, *plan).run();
@@ -213,8 +236,13 @@ std::string explain_plan(const SchedulerConfig& config, std::span<const Candidat
     line(row.candidate, range(c, row.tokens) + ", " + why(config, c, row));
   }
   for (const int i : plan.preempted) line(i, "preempted, an earlier arrival needs its pages");
+  for (const int i : plan.waiting) {
+    const Candidate& c = candidates[static_cast<size_t>(i)];
+    line(i, "waits for tokens " + std::to_string(c.computed) + ".." + std::to_string(c.awaited - 1) +
+                ", which request " + std::to_string(c.leader) + " computes");
+  }
   for (size_t i = 0; i < candidates.size(); ++i)
-    if (plan.taken[i] == 0)
+    if (plan.taken[i] == 0 && std::ranges::find(plan.waiting, static_cast<int>(i)) == plan.waiting.end())
       line(static_cast<int>(i),
            candidates[i].running ? "runs on later, budget or pages are used up" : "waits for a slot, pages or budget");
   return out;

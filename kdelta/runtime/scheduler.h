@@ -6,6 +6,11 @@
 // what the others leave, the others one grid piece each in order of arrival, so that a short prompt passes a long one
 // and nobody starves. Memory goes by age alone: who came first takes pages from the youngest that runs (preemption),
 // and nobody is admitted before an earlier arrival.
+//
+// One that could start behind a beginning that an earlier one is about to compute waits for that: the earlier one gets
+// its tokens first anyway, so the state is there no later than the waiting one could have made it, and the tokens are
+// computed once. Its place, a sequence and its pages, is kept from those who came later. A wait ends with the earlier
+// one's prefill, or with the earlier one, and the oldest never waits: nobody starves.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +28,8 @@ struct SchedulerConfig {
   int64_t prefill_grid = 64;
   int64_t page_tokens = 64;
   int64_t columns = 1;  // most tokens of a decode row
+  // The least that waiting for another's state must save, in tokens: what the step that it may cost is worth.
+  int64_t wait_from = 64;
 };
 
 // One live request as the scheduler sees it, in order of arrival.
@@ -34,6 +41,10 @@ struct Candidate {
   int64_t pages = 0;        // held, or shared with it when it starts
   int64_t freed_pages = 0;  // what preempting it gives back: pages that nobody else owns
   int64_t drafts = 0;       // proposed to follow the known tokens
+  // An earlier candidate whose prefill will leave a state of the first `awaited` tokens, which are this one's too; -1:
+  // none. Named as long as that state is still to come.
+  int leader = -1;
+  int64_t awaited = 0;
 };
 
 struct PlanRow {
@@ -48,6 +59,7 @@ struct Plan {
   std::vector<PlanRow> rows;   // prefill rows first, then decode rows; stable
   std::vector<int> admitted;   // candidates that start and need slots
   std::vector<int> preempted;  // candidates that lose slots and pages before anything else happens
+  std::vector<int> waiting;    // candidates that could start, and wait for their leader's state
   int64_t new_pages = 0;       // pages that the rows need beyond what they hold
   std::vector<uint8_t> taken;  // by candidate: planned or preempted (scratch)
 };
@@ -64,7 +76,7 @@ void plan_step(const SchedulerConfig& config, std::span<const Candidate> candida
 // token there, nobody ended. What is planned from these bounds holds for the truth: computed is never more, so pages
 // suffice, and rows are of the same kind; the rows of those that ended mean nothing. Preempted candidates are taken to
 // start anew: a caller that saved their state, and put that into `candidates` when it launched the plan, passes the
-// plan without them.
+// plan without them. Who waits for a state waits on: whether it is there is known when the step is over.
 void bound_candidates(std::span<const Candidate> candidates, const SchedulerConfig& config, const Plan& plan,
                       std::vector<Candidate>* next);
 

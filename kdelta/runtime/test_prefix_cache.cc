@@ -43,8 +43,11 @@ void prefill(World& w, const Ids& prompt, const PrefixCache::Hit& hit, bool fail
     pages.push_back(w.pool.take_page());
   }
   std::vector<int64_t> at;
-  w.cache.boundaries(static_cast<int64_t>(prompt.size()), hit.reuse.matched, hit.reuse.tokens,
-                     static_cast<int64_t>(prompt.size()), &at);
+  const auto length = static_cast<int64_t>(prompt.size());
+  const int64_t awaited = static_cast<int64_t>(rng() % 10) * w.cache.config().unit;
+  const int64_t wanted[] = {hit.reuse.matched, awaited};
+  w.cache.boundaries(length, wanted, hit.reuse.tokens, length, &at);
+  ASSERT_EQ(std::ranges::count(at, awaited), awaited > hit.reuse.tokens && awaited <= length ? 1 : 0);
   std::vector<PrefixCache::Written> snapshots;
   for (const int64_t b : at) {
     ASSERT_EQ(b % w.cache.config().unit, 0);

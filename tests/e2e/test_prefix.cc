@@ -201,6 +201,64 @@ TEST_P(Prefix, RequestsThatShareAPrefixAtTheSameTimeAnswerAsAlone) {
   }
 }
 
+// Requests that start together and begin alike: the common part is computed once, also where their ends differ in
+// length, and an answer is still the one alone. Without a leader that finishes: the next one takes its place.
+TEST_P(Prefix, RequestsThatStartTogetherComputeTheirCommonBeginningOnce) {
+  for (const int64_t budget : {128, 512}) {
+    EngineConfig c = config();
+    c.max_sequences = 6;
+    c.token_budget = budget;
+    Engine engine(model(), c);
+    Crowd crowd(engine);
+    std::map<RequestId, Answer> want;
+    const Ids common = random_prompt(330, 1);
+    int64_t own = 0;
+    for (uint64_t i = 0; i < 6; ++i) {
+      const Ids ids = joined(common, random_prompt(static_cast<int64_t>(1 + 30 * i), 20 + i));
+      want[crowd.submit(ids, sampled(i, 5))] = alone(model(), c, ids, sampled(i, 5));
+      own += std::ssize(ids) - 320;
+    }
+    engine.explain(true);
+    crowd.step();
+    EXPECT_THAT(engine.explanation(),
+                testing::HasSubstr("request 5: waits for tokens 0..319, which request 0 computes"));
+    while (crowd.step()) engine.pool().poison_free();
+    for (const auto& [id, answer] : want) EXPECT_TRUE(crowd[id] == answer) << "request " << id;
+    EXPECT_EQ(engine.stats().prefill_tokens, 320 + own);
+    EXPECT_EQ(engine.stats().followed, 5);
+  }
+}
+
+TEST_P(Prefix, WhoWaitsForOneThatIsCancelledOrFailsIsLedByTheNext) {
+  class Bomb final : public TensorProbe {
+   public:
+    void on_tensor(std::string_view, int, const AnyConstView&, Stream*) override {
+      if (armed) fail(ErrorCode::failed, "injected");
+    }
+    bool armed = false;
+  } bomb;
+  EngineConfig c = config();
+  c.max_sequences = 4;
+  c.token_budget = 128;
+  Engine engine(model(), c);
+  engine.observe(nullptr, &bomb);
+  Crowd crowd(engine);
+  const Ids common = random_prompt(600, 1);
+  std::vector<RequestId> ids;
+  for (int32_t i = 0; i < 4; ++i) ids.push_back(crowd.submit(joined(common, {i, 7}), sampled(1)));
+  crowd.step();
+  engine.finish(ids[0], runtime::FinishReason::cancelled);
+  crowd.step();
+  bomb.armed = true;
+  crowd.step();
+  bomb.armed = false;
+  crowd.run();
+  EXPECT_EQ(crowd[ids[1]].error, "injected");
+  for (const int32_t i : {2, 3})
+    EXPECT_TRUE(crowd[ids[static_cast<size_t>(i)]] == alone(model(), c, joined(common, {i, 7}), sampled(1))) << i;
+  EXPECT_EQ(engine.stats().followed, 1);
+}
+
 // Case C7's end to end: a pool that is full of old prefixes serves the same prompts pass after pass.
 TEST_P(Prefix, AFullPoolEvictsOldPrefixesAndPassesAgree) {
   EngineConfig c = config(3);
