@@ -4,8 +4,13 @@
 #pragma once
 
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <fstream>
@@ -44,14 +49,70 @@ inline Memory memory() {
   return m;
 }
 
+// Connections that say nothing, in a process of their own, so that their ends do not count among the server's files.
+// Made before the server has threads.
+class IdleClients {
+ public:
+  IdleClients() {
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends_), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      ::close(ends_[0]);
+      serve();
+      _exit(0);
+    }
+    ::close(ends_[1]);
+  }
+  ~IdleClients() {
+    ::close(ends_[0]);  // which ends the child
+    waitpid(child_, nullptr, 0);
+  }
+  IdleClients(const IdleClients&) = delete;
+  IdleClients& operator=(const IdleClients&) = delete;
+
+  // How many of `count` were made.
+  int64_t connect(int port, int64_t count) const { return ask({port, count}); }
+  // How many of some twenty of them are answered.
+  int64_t answered() const { return ask({0, 0}); }
+  static int64_t asked(int64_t count) { return std::min<int64_t>(count, 20); }
+
+ private:
+  using Message = std::array<int64_t, 2>;
+
+  int64_t ask(const Message& m) const {
+    int64_t result = -1;
+    pollfd p{.fd = ends_[0], .events = POLLIN, .revents = 0};
+    if (write(ends_[0], &m, sizeof(m)) != sizeof(m) || poll(&p, 1, 40'000) != 1 ||
+        read(ends_[0], &result, sizeof(result)) != sizeof(result))
+      return -1;
+    return result;
+  }
+
+  void serve() const {
+    std::vector<std::unique_ptr<Client>> all;
+    for (Message m; read(ends_[1], &m, sizeof(m)) == sizeof(m);) {
+      int64_t result = 0;
+      for (int64_t i = 0; i < m[1]; ++i) {
+        all.push_back(std::make_unique<Client>(static_cast<int>(m[0])));
+        result += all.back()->connected();
+      }
+      for (int64_t i = 0; m[1] == 0 && i < asked(std::ssize(all)); ++i) {
+        Client& one = *all[static_cast<size_t>(i * std::ssize(all) / asked(std::ssize(all)))];
+        one.send(Client::get("/health"));
+        result += one.receive(30'000).status == 200;
+      }
+      if (write(ends_[1], &result, sizeof(result)) != sizeof(result)) return;
+    }
+  }
+
+  int ends_[2] = {-1, -1};
+  pid_t child_ = -1;
+};
+
 class Load {
  public:
   explicit Load(LoadScale scale) : scale_(scale), server_({}, {.max_waiting = 4096}, model(), http()) {
-    rlimit files{};
-    getrlimit(RLIMIT_NOFILE, &files);
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
-    EXPECT_GE(static_cast<int64_t>(files.rlim_cur), 2 * (scale.idle + scale.streams) + 200) << "too few open files";
+    EXPECT_GE(files_, scale.idle + 2 * scale.streams + 400) << "too few open files";
     for (int64_t i = 0; i < kKinds; ++i) {
       alone_.push_back(streams(1, i).front());
       EXPECT_EQ(alone_.back().error, "");
@@ -61,11 +122,7 @@ class Load {
 
   void run() {
     const Memory before = memory();
-    std::vector<std::unique_ptr<Client>> idle;
-    for (int64_t i = 0; i < scale_.idle; ++i) {
-      idle.push_back(std::make_unique<Client>(port()));
-      ASSERT_TRUE(idle.back()->connected()) << i;
-    }
+    ASSERT_EQ(idle_.connect(port(), scale_.idle), scale_.idle);
     ASSERT_TRUE(until([&] { return server_.http().connections() >= scale_.idle; }));
     const Memory with_idle = memory();
     forget_peak();
@@ -89,10 +146,7 @@ class Load {
     // Bodies of 8 MB that were being read, and what streams hold: not the 64 MB that were sent, nor what is idle.
     const Memory after = memory();
     EXPECT_LT(after.peak - with_idle.now, (2 * scale_.huge * 3 * 8 + 96) << 20);
-    for (size_t i = 0; i < idle.size(); i += std::max<size_t>(idle.size() / 20, 1)) {
-      idle[i]->send(Client::get("/health"));
-      EXPECT_EQ(idle[i]->receive().status, 200) << "one that was idle";
-    }
+    EXPECT_EQ(idle_.answered(), IdleClients::asked(scale_.idle)) << "those that were idle";
     std::sort(gaps.begin(), gaps.end());
     std::printf(
         "%lld streams a round, %lld idle connections of %.1f kB; between tokens ms p50 %.2f p99 %.2f max %.2f; memory "
@@ -123,6 +177,15 @@ class Load {
     return o;
   }
   int port() const { return server_.port(); }
+
+  // As many as this process may have.
+  static int64_t open_files() {
+    rlimit files{};
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    return static_cast<int64_t>(files.rlim_cur);
+  }
 
   template <class F>
   static bool until(F condition) {
@@ -219,6 +282,8 @@ class Load {
   }
 
   const LoadScale scale_;
+  const int64_t files_ = open_files();  // of the child too
+  IdleClients idle_;
   Server server_;
   std::vector<server::LoadAnswer> alone_;
 };
