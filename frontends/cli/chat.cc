@@ -67,8 +67,11 @@ class Session {
     for (;;) {
       // Of a pipe nobody sits at the prompt: Ctrl-C leaves; during an answer it only stops the answer.
       if (!person) std::signal(SIGINT, SIG_DFL);
+      // At any prompt, that for a tool's result included.
+      if (ending_signal() != 0) return kExitSignal + ending_signal();
       const auto line = input.read("> ");
       if (input.left()) return kExitInterrupted;
+      if (ending_signal() != 0) continue;
       if (!line || *line == "/exit" || *line == "/quit") return person || failed == 0 ? 0 : kExitFailed;
       if (line->empty()) continue;
       try {

@@ -1,5 +1,6 @@
 // The commands of the kdelta program. main.cc parses; each command is a function of its parsed options. Results go to
-// stdout, all else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+// stdout, all else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143
+// ended by SIGTERM.
 #pragma once
 
 #include <atomic>
@@ -12,7 +13,7 @@
 
 namespace kdelta::cli {
 
-inline constexpr int kExitFailed = 1, kExitUsage = 2, kExitInterrupted = 130;
+inline constexpr int kExitFailed = 1, kExitUsage = 2, kExitSignal = 128, kExitInterrupted = kExitSignal + 2;
 
 // Sampling flags that were given; the others come from the checkpoint's generation_config.json.
 struct SamplingFlags {

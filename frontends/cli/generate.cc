@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "frontends/cli/commands.h"
+#include "frontends/cli/json_text.h"
 #include "frontends/cli/sampling.h"
 #include "frontends/cli/terminal.h"
 #include "frontends/cli/usage.h"
@@ -41,13 +42,21 @@ int generate(const GenerateFlags& o) {
   options.progress = [&](const BatchProgress& p) {
     if (!o.quiet) say("{}\n", line_of(p));
   };
+  int64_t told = 0;
+  options.failed = [&](const std::string& id, const std::string& why) {
+    constexpr int64_t kMost = 10;  // the rest is in the file alone
+    if (++told <= kMost)
+      say("kdelta: request {}: {}{}\n", quoted(id), why, told == kMost ? "; others: see " + o.output : "");
+  };
+  if (!o.quiet) note_seed(o.sampling, options.defaults);
   const BatchProgress p = run_batch(engine, options);
   if (!o.quiet)
     say("{} answered, {} failed, {} from an earlier run; prompts {} tokens ({} from prefixes), answers {} tokens; "
         "{}\n",
         p.done, p.failed, p.skipped, p.prompt_tokens, p.cached_tokens, p.tokens, clock_text(p.seconds));
-  if (const WorkCounts w = engine.work(); !o.quiet && o.load.drafts > 0)
-    say("{} drafts, {} kept, {} steps\n", w.drafts, w.accepted_drafts, w.steps);
+  const WorkCounts w = engine.work();
+  if (w.followed > 0 && !o.quiet) say("{} requests waited for a beginning that another computed\n", w.followed);
+  if (!o.quiet && o.load.drafts > 0) say("{} drafts, {} kept, {} steps\n", w.drafts, w.accepted_drafts, w.steps);
   if (interrupted) return kExitInterrupted;
   return p.failed > 0 ? kExitFailed : 0;
 }

@@ -20,6 +20,7 @@ namespace {
 // signal, and because one that comes just before the wait must not be lost.
 int signals[2] = {-1, -1};
 std::atomic<bool> waiting{false};
+int ended_by = 0;
 
 extern "C" void signal_of_terminal(int number) {
   const int error = errno;
@@ -51,6 +52,10 @@ void forget_signals() {
 
 }  // namespace
 
+int ending_signal() {
+  return ended_by;
+}
+
 TerminalEvent next_terminal_event(char& byte) {
   for (;;) {
     pollfd from[2] = {{.fd = signals[0], .events = POLLIN, .revents = 0},
@@ -64,6 +69,7 @@ TerminalEvent next_terminal_event(char& byte) {
       if (letter == SIGINT) return TerminalEvent::interrupt;
       if (letter == SIGWINCH) return TerminalEvent::resized;
       if (letter == SIGCONT) return TerminalEvent::continued;
+      ended_by = letter;
       return TerminalEvent::end;
     }
     if (from[1].revents == 0) continue;

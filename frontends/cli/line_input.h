@@ -12,6 +12,8 @@ enum class TerminalEvent : uint8_t { byte, end, interrupt, resized, continued };
 // Waits for the next one; `byte` holds the key's. While nobody waits, Ctrl-C sets `interrupted` and nothing else, and a
 // signal that asks for the end ends the process.
 TerminalEvent next_terminal_event(char& byte);
+// The signal that asked for the end while somebody waited; 0: none did.
+int ending_signal();
 
 // One line without its end. Throws nothing.
 enum class LineEnd : uint8_t { line, end_of_input, interrupt };

@@ -34,10 +34,15 @@ void add_load(CLI::App& c, LoadOptions& o) {
       ->capture_default_str()
       ->check(CLI::IsMember({"factored", "composed", "auto"}));
   c.add_option("-t,--threads", o.threads, "Threads; 0: every CPU this process may use")->capture_default_str();
-  c.add_option("-c,--max-model-len,--ctx-size", o.max_length,
-               "Tokens of prompt and answer; 0: the model's limit, at most 32768")
+  c.add_option(
+       "-c,--max-model-len,--ctx-size", o.max_length,
+       "Most tokens of a prompt and its answer together; memory is planned for it. 0: the model's limit, at most 32768")
       ->capture_default_str();
-  c.add_option("-b,--max-num-batched-tokens", o.token_budget, "Tokens of one step")->capture_default_str();
+  c.add_option(
+       "-b,--max-num-batched-tokens", o.token_budget,
+       "Most tokens that one step computes, of all requests together: long prompts run in pieces of this size. More: "
+       "faster prompts and more scratch memory; fewer: running answers wait less for a prompt beside them")
+      ->capture_default_str();
   c.add_option("--isa", o.isa,
                "Best instruction set to use, of: portable, avx2, avx512, avx512_bf16, amx; this machine has: " +
                    list_of(machine_isa()));
@@ -67,7 +72,9 @@ void add_serving(CLI::App& c, LoadOptions& o) {
   add_drafts(c, o);
   o.max_sequences = 16;
   o.prefix_snapshots = 16;
-  c.add_option("-N,--max-num-seqs", o.max_sequences, "Requests that run at once")->capture_default_str();
+  c.add_option("-N,--max-num-seqs", o.max_sequences,
+               "Most requests that run at once, each with memory for its state; the others wait in a queue")
+      ->capture_default_str();
   c.add_option("--cache-tokens", o.cache_tokens, "Tokens of context of all together; 0: enough for all at full length")
       ->capture_default_str();
   c.add_option("--prefix-snapshots", o.prefix_snapshots, "States kept for prompts that begin alike; 0: none")

@@ -1,4 +1,6 @@
 // kdelta: parses the command line and hands over to a command.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <csignal>
@@ -8,8 +10,12 @@
 #include <iostream>
 
 #include "frontends/cli/commands.h"
+#include "frontends/cli/config_file.h"
+#include "frontends/cli/documents.h"
 #include "frontends/cli/environment.h"
 #include "frontends/cli/flags.h"
+#include "frontends/cli/option_table.h"
+#include "frontends/cli/parse_errors.h"
 #include "frontends/cli/terminal.h"
 #include "frontends/cli/usage.h"
 
@@ -63,9 +69,10 @@ void note_environment(const CLI::App& command) {
       say("{} is set in the environment\n", option->get_envname());
 }
 
-// In the same form as every other error.
-std::string failure_text(const CLI::App*, const CLI::Error& e) {
-  return std::string("kdelta: ") + e.what() + "\nRun with --help for more information.\n";
+// The command that was being parsed, `bench serve` included.
+const CLI::App& innermost(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : innermost(*parsed.front());
 }
 
 template <class T>
@@ -77,16 +84,24 @@ void add_optional(CLI::App& c, const char* names, std::optional<T>& target, cons
 void add_sampling(CLI::App& c, SamplingFlags& f) {
   add_optional(c, "-n,--max-tokens,--predict", f.max_tokens,
                "Most tokens to generate, at least 1 (default 256); -1: until the context is full");
-  add_optional(c, "--temperature,--temp", f.temperature, "0: greedy (default: the checkpoint's)");
-  add_optional(c, "--top-k", f.top_k, "0 or -1: off");
-  add_optional(c, "--top-p", f.top_p, "1: off");
-  add_optional(c, "--min-p", f.min_p, "0: off");
-  add_optional(c, "--repetition-penalty,--repeat-penalty", f.repetition_penalty, "1: off");
-  add_optional(c, "--presence-penalty", f.presence_penalty, "0: off");
-  add_optional(c, "--frequency-penalty", f.frequency_penalty, "0: off");
-  c.add_option("-s,--seed", f.seed, "Same seed, same answer (default or -1: random, printed)");
+  add_optional(c, "--temperature,--temp", f.temperature,
+               "How freely tokens are drawn; 0: always the most probable one (default: the checkpoint's)");
+  add_optional(c, "--top-k", f.top_k,
+               "Draw from the N most probable tokens alone; 0 or -1: off (default: the checkpoint's)");
+  add_optional(c, "--top-p", f.top_p,
+               "Draw from the fewest tokens whose probabilities sum up to this; 1: off (default: the checkpoint's)");
+  add_optional(c, "--min-p", f.min_p, "Draw from tokens that have this part of the best one's probability; 0: off");
+  add_optional(c, "--repetition-penalty,--repeat-penalty", f.repetition_penalty,
+               "Tokens of prompt and answer become less likely by this factor; 1: off");
+  add_optional(c, "--presence-penalty", f.presence_penalty,
+               "Taken from the logit of each token that the answer has; 0: off");
+  add_optional(c, "--frequency-penalty", f.frequency_penalty, "The same, times how often it has it; 0: off");
+  c.add_option("-s,--seed", f.seed,
+               "Same seed, same answer (default or -1: random, printed); of no effect at temperature 0");
   c.add_option("--min-tokens", f.min_tokens, "No end before that many tokens");
-  c.add_option("--logit-bias", f.logit_bias, "ID=BIAS, may repeat")->take_all()->allow_extra_args(false);
+  c.add_option("--logit-bias", f.logit_bias, "ID=BIAS: added to the logit of a token, may repeat")
+      ->take_all()
+      ->allow_extra_args(false);
   c.add_flag("--ignore-eos", f.ignore_eos, "Go on behind end markers");
   c.add_option("--grammar", f.grammar, "File in GBNF (llama.cpp's grammars): the answer is a text of it")
       ->check(CLI::ExistingFile);
@@ -115,9 +130,9 @@ std::string readable(const std::string& path) {
 class Program {
  public:
   Program() {
+    app_.name("kdelta");
     app_.require_subcommand(1);
     app_.set_version_flag("--version", "kdelta " + version());
-    app_.failure_message(failure_text);
     add_run();
     add_generate();
     add_serve();
@@ -128,17 +143,19 @@ class Program {
     add_bench();
     add_logits();
     add_quantize();
+    add_documents();
     app_.footer(
         "Of a flag given twice the last counts; --stop, --logit-bias, --choice, run's --prompt and bench's lists "
-        "collect "
-        "all.\nEvery long flag "
-        "is "
-        "also an environment variable: --max-tokens is KDELTA_ARG_MAX_TOKENS.\nExit codes: 0 done, 1 failed, 2 wrong "
-        "usage, 130 interrupted.");
+        "collect all.\nEvery long flag is also an environment variable: --max-tokens is KDELTA_ARG_MAX_TOKENS.\n"
+        "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM.");
     std::vector<CLI::App*> commands = app_.get_subcommands({});
     commands.push_back(bench_serve_command_);
     for (CLI::App* c : commands) {
       c->footer(app_.get_footer());
+      if (c->get_option_no_throw("--model") != nullptr)
+        c->add_option("--config", config_,
+                      "JSON file of flags by their long names; the environment and what is typed win")
+            ->check(CLI::ExistingFile);
       last_one_wins(*c);
       refuse_large_numbers(*c);
       name_environment(*c);
@@ -147,16 +164,22 @@ class Program {
 
   int main(int argc, char** argv) {
     try {
-      check_first_word({argv + 1, argv + argc});
-      app_.parse(argc, argv);
+      std::vector<std::string> words(argv + 1, argv + argc);
+      check_first_word(words);
+      words = with_config(std::move(words), option_table(app_));
+      std::ranges::reverse(words);  // the parser takes them from the end
+      app_.parse(std::move(words));
     } catch (const UsageError& e) {
       say("kdelta: {}\n", e.what());
       return kExitUsage;
     } catch (const CLI::ParseError& e) {
-      const int status = app_.exit(e, std::cout, std::cerr);
-      if (status != 0)
-        for (const CLI::App* c : app_.get_subcommands()) note_environment(*c);
-      return status == 0 ? written() : kExitUsage;
+      if (e.get_exit_code() == 0) {  // help and version
+        app_.exit(e, std::cout, std::cerr);
+        return written();
+      }
+      say("kdelta: {}", refusal(innermost(app_), e));
+      note_environment(innermost(app_));
+      return kExitUsage;
     }
     try {
       for (const CLI::Option* option : app_.get_subcommands().front()->get_options())
@@ -215,8 +238,9 @@ class Program {
     c.add_option("-f,--file", run_.file,
                  "File with the prompt; -: standard input. One newline at its end is no part of the prompt, as of "
                  "standard input")
-        ->check(readable);
-    c.add_option("--prompts", run_.prompts_file, "File with a prompt a line; -: standard input")->check(readable);
+        ->check(readable, "FILE");
+    c.add_option("--prompts", run_.prompts_file, "File with a prompt a line; -: standard input")
+        ->check(readable, "FILE");
     run_.load.max_sequences = 0;
     c.add_option("-N,--max-num-seqs", run_.load.max_sequences,
                  "Of several prompts, how many run at once; 0: all, at most 16")
@@ -236,7 +260,7 @@ class Program {
     add_sampling(c, generate_.sampling);
     c.add_option("-i,--input", generate_.input, "JSON lines, one request each; -: standard input")
         ->required()
-        ->check(readable);
+        ->check(readable, "FILE");
     c.add_option("-o,--output", generate_.output,
                  "File of JSON lines, one answer each; answers that it holds are kept, errors tried again")
         ->required();
@@ -320,21 +344,22 @@ class Program {
     CLI::App& c = command("inspect", "Config, tensors, sizes and memory plan, from headers alone",
                           [this] { return inspect(inspect_); });
     add_load(c, inspect_.load);
-    c.add_option("--max-num-seqs,-N", inspect_.load.max_sequences, "Sequences to plan for")->capture_default_str();
+    c.add_option("--max-num-seqs,-N", inspect_.load.max_sequences, "Requests at once to plan memory for")
+        ->capture_default_str();
     c.add_option("--ranks", inspect_.load.ranks, "Plan one of N ranks, each of which holds a part of the model")
         ->capture_default_str();
     c.add_option("--expert-split", inspect_.load.expert_split,
                  "How ranks part routed experts: experts (whole ones), width (of each)")
         ->capture_default_str()
         ->check(CLI::IsMember({"experts", "width"}));
-    c.add_flag("--tensors", inspect_.tensors, "List every tensor");
+    c.add_flag("--tensors", inspect_.tensors, "List every tensor: name, type, shape, bytes, file");
     c.add_flag("--ops", inspect_.ops,
                "The ops of a step and the kernel each would run, and every name that --force takes");
     c.add_flag(
         "--check", inspect_.check,
         "Read every value too, the only part that needs more than headers: tensors with NaN or infinite ones are "
         "listed, and exit code 1");
-    c.add_flag("--json", inspect_.json, "JSON");
+    c.add_flag("--json", inspect_.json, "One JSON object in place of text");
   }
 
   void add_tokenize() {
@@ -345,22 +370,23 @@ class Program {
     c.add_option("-p,--prompt,--text", tokenize_.text, "The text (default: standard input)");
     c.add_option("-f,--file", tokenize_.file,
                  "File with the text; -: standard input. One newline at its end is no part of it")
-        ->check(readable);
+        ->check(readable, "FILE");
     c.add_flag("--parse-special", tokenize_.specials, "Names of special tokens become these tokens");
-    c.add_flag("--ids", tokenize_.ids_only, "Ids on one line");
-    c.add_flag("--json", tokenize_.json, "JSON");
-    c.add_flag("--decode", tokenize_.decode, "The input is ids; print their text");
+    c.add_flag("--ids", tokenize_.ids_only, "Print the ids alone, on one line");
+    c.add_flag("--json", tokenize_.json, "A JSON list of ids and texts in place of lines");
+    c.add_flag("--decode", tokenize_.decode, "The input is token ids; print their text");
   }
 
   void add_perplexity() {
     CLI::App& c = command("perplexity", "Perplexity of a text in windows", [this] { return perplexity(perplexity_); });
     add_load(c, perplexity_.load);
-    c.add_option("-f,--file", perplexity_.file, "File with the text (default: standard input)")->check(readable);
+    c.add_option("-f,--file", perplexity_.file, "File with the text (default: standard input)")
+        ->check(readable, "FILE");
     add_optional(c, "--ids", perplexity_.ids, "Token ids in place of text: a list or a file");
     c.add_option("--window", perplexity_.window, "Tokens per window, each from an empty state")
         ->capture_default_str()
         ->check(CLI::Range(int64_t{2}, kMostTokens));
-    c.add_flag("--json", perplexity_.json, "JSON");
+    c.add_flag("--json", perplexity_.json, "One JSON object in place of text");
     c.add_flag("-q,--quiet", perplexity_.quiet, "Nothing on stderr but errors");
   }
 
@@ -369,8 +395,12 @@ class Program {
                           [this] { return bench(bench_); });
     add_load(c, bench_.load);
     add_drafts(c, bench_.load);
-    c.add_option("--concurrency", bench_.concurrency,
-                 "Requests at once, by commas: each of the one --n-prompt and --n-gen; rows c1, c16, ...")
+    c.add_option(
+         "--concurrency", bench_.concurrency,
+         "Requests at once, by commas, each of the one --n-prompt and --n-gen: rows c1, c16, ... of one: tokens per "
+         "second against those of c1, where that is among them; of roof: against what the model's ops would take at "
+         "the "
+         "rates of memory and arithmetic that this machine has just shown")
         ->check(CLI::Range(int64_t{1}, int64_t{4096}))
         ->delimiter(',')
         ->allow_extra_args(false);
@@ -384,12 +414,14 @@ class Program {
         ->delimiter(',')
         ->allow_extra_args(false)
         ->capture_default_str();
-    c.add_option("-d,--n-depth", bench_.depth, "Tokens before, multiples of the step's tokens")
+    c.add_option("-d,--n-depth", bench_.depth,
+                 "Tokens of context before what is measured, by commas; multiples of --max-num-batched-tokens")
         ->check(CLI::Range(int64_t{0}, kMostTokens))
         ->delimiter(',')
         ->allow_extra_args(false)
         ->capture_default_str();
-    c.add_option("-r,--repetitions", bench_.repetitions, "Repetitions")
+    c.add_option("-r,--repetitions", bench_.repetitions,
+                 "How often each is measured; the table shows mean and deviation")
         ->capture_default_str()
         ->check(CLI::Range(1, 1000000));
     c.add_flag("--no-warmup{false}", bench_.warmup, "Skip the warm-up run");
@@ -430,7 +462,7 @@ class Program {
         ->capture_default_str()
         ->check(CLI::Range(0, 1024));
     c.add_flag("--dry-run", o.dry_run, "Print the sizes and what a run would refuse, write nothing");
-    c.add_flag("--json", quantize_.json, "JSON");
+    c.add_flag("--json", quantize_.json, "One JSON object in place of text");
   }
 
   void add_logits() {
@@ -447,6 +479,21 @@ class Program {
     c.add_option("--dump", logits_.dump, "Also: layers, router, state, by commas");
   }
 
+  void add_documents() {
+    CLI::App& c =
+        command("completions", "Print a script that completes kdelta's commands and flags in a shell", [this] {
+          fmt::print("{}", completions(option_table(app_), shell_));
+          return 0;
+        });
+    c.add_option("shell", shell_, "bash: source <(kdelta completions bash)")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    command("manual", "Print the manual page, as in: kdelta manual | man -l -", [this] {
+      fmt::print("{}", manual_page(option_table(app_), version()));
+      return 0;
+    });
+  }
+
   CLI::App app_{"kdelta: runs Kimi K3 and Kimi-Linear models"};
   std::function<int()> command_;
   RunOptions run_;
@@ -461,6 +508,7 @@ class Program {
   CLI::App* bench_serve_command_ = nullptr;
   LogitsFlags logits_;
   QuantizeFlags quantize_;
+  std::string shell_, config_;
 };
 
 }  // namespace

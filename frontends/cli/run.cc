@@ -33,15 +33,20 @@ void check(const RunOptions& o) {
 struct Prompt {
   std::vector<int32_t> ids;
   std::string text;
+  int64_t line = 0;  // of --prompts
 };
 
 std::vector<Prompt> lines_of(const std::string& text) {
-  check_text(text, "--prompts");
   std::vector<Prompt> all;
+  int64_t line = 0;
   for (size_t at = 0; at < text.size();) {
+    ++line;
     const size_t end = std::min(text.find('\n', at), text.size());
     const size_t last = text.find_last_not_of('\r', end - 1);
-    if (end > at && last != std::string::npos && last >= at) all.push_back({{}, text.substr(at, last + 1 - at)});
+    if (end > at && last != std::string::npos && last >= at) {
+      all.push_back({.ids = {}, .text = text.substr(at, last + 1 - at), .line = line});
+      check_text(all.back().text, fmt::format("--prompts: line {}", line));
+    }
     at = end + 1;
   }
   if (all.empty()) throw UsageError("--prompts: no prompt");
@@ -50,14 +55,14 @@ std::vector<Prompt> lines_of(const std::string& text) {
 
 std::vector<Prompt> read_prompts(const RunOptions& o) {
   if (o.ids) {
-    Prompt p{parse_ids("--ids", *o.ids), {}};
+    Prompt p{.ids = parse_ids("--ids", *o.ids), .text = {}};
     check_ids("--ids", p.ids, read_limits(o.load.model).vocab_size);
     return {std::move(p)};
   }
   if (!o.prompts_file.empty()) return lines_of(read_text(o.prompts_file));
   std::vector<Prompt> all;
-  for (const std::string& text : o.prompts) all.push_back({{}, text});
-  if (all.empty()) all.push_back({{}, read_prompt(o.file.empty() ? "-" : o.file)});
+  for (const std::string& text : o.prompts) all.push_back({.ids = {}, .text = text});
+  if (all.empty()) all.push_back({.ids = {}, .text = read_prompt(o.file.empty() ? "-" : o.file)});
   return all;
 }
 
@@ -120,8 +125,13 @@ int run_one(Engine& engine, const RunOptions& o, GenerateOptions options, const 
 class Several {
  public:
   Several(Engine& engine, const RunOptions& o, const GenerateOptions& options,
-          std::vector<std::vector<int32_t>> prompts)
-      : engine_(engine), o_(o), options_(options), prompts_(std::move(prompts)), answers_(prompts_.size()) {}
+          std::vector<std::vector<int32_t>> prompts, const std::vector<Prompt>& given)
+      : engine_(engine),
+        o_(o),
+        options_(options),
+        prompts_(std::move(prompts)),
+        given_(given),
+        answers_(prompts_.size()) {}
 
   int run() {
     const auto begin = std::chrono::steady_clock::now();
@@ -151,7 +161,9 @@ class Several {
     if (!o_.quiet) say("[{} of {}]\n", i + 1, prompts_.size());
     if (!g.error.empty()) {
       ++failed_;
-      say("kdelta: prompt {}: {}\n", i + 1, in_words_of_flags(g.error));
+      const int64_t line = given_[i].line;
+      say("kdelta: {}: {}\n", line > 0 ? fmt::format("--prompts: line {}", line) : fmt::format("prompt {}", i + 1),
+          in_words_of_flags(g.error));
     }
     prompt_tokens_ += g.prompt_tokens;
     tokens_ += static_cast<int64_t>(g.tokens.size());
@@ -168,6 +180,7 @@ class Several {
   const RunOptions& o_;
   const GenerateOptions& options_;
   std::vector<std::vector<int32_t>> prompts_;
+  const std::vector<Prompt>& given_;
   std::vector<std::optional<Generation>> answers_;
   size_t printed_ = 0;
   int64_t failed_ = 0, prompt_tokens_ = 0, tokens_ = 0;
@@ -186,6 +199,7 @@ int run(const RunOptions& o) {
   Engine engine = load_engine(load, o.quiet ? LoadReport::silent : LoadReport::whole,
                               {.max_sequences = prompts.size() > 1 ? "--max-num-seqs" : ""});
   GenerateOptions options = generate_options(engine, o.sampling);
+  if (!o.quiet) note_seed(o.sampling, options);
   std::vector<std::vector<int32_t>> ids;
   for (const Prompt& p : prompts) ids.push_back(p.ids.empty() ? engine.tokenize(p.text, o.specials) : p.ids);
   if (!engine.has_tokenizer() && !o.json && !o.quiet)
@@ -193,7 +207,7 @@ int run(const RunOptions& o) {
   if (o.explain_step) engine.explain_steps([](const std::string& text) { say("step\n{}", text); });
   int status = 0;
   if (ids.size() > 1) {
-    status = Several(engine, o, options, std::move(ids)).run();
+    status = Several(engine, o, options, std::move(ids), prompts).run();
   } else {
     options.cancel = &interrupted;
     status = run_one(engine, o, options, ids.front());

@@ -96,6 +96,11 @@ void check_sampling(const SamplingFlags& flags, const std::string& model) {
   if (!biased.empty()) check_ids("--logit-bias", biased, read_limits(model).vocab_size);
 }
 
+void note_seed(const SamplingFlags& flags, const GenerateOptions& options) {
+  if (!flags.seed.empty() && flags.seed != "-1" && options.temperature == 0)
+    say("note: --seed {}: of no effect, at temperature 0 nothing is drawn\n", flags.seed);
+}
+
 GenerateOptions generate_options(const Engine& engine, const SamplingFlags& flags) {
   return given_over(engine.default_generation(), flags);
 }

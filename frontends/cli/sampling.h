@@ -10,5 +10,7 @@ namespace kdelta::cli {
 void check_sampling(const SamplingFlags& flags, const std::string& model);
 // Without --seed a random one is drawn; run prints it, so any answer can be had again.
 GenerateOptions generate_options(const Engine& engine, const SamplingFlags& flags);
+// Says on stderr that a seed was given for answers in which nothing is drawn.
+void note_seed(const SamplingFlags& flags, const GenerateOptions& options);
 
 }  // namespace kdelta::cli

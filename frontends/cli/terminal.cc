@@ -91,10 +91,12 @@ Engine load_engine(LoadOptions options, LoadReport report, const LengthFlags& fl
   say("kdelta {}\n{}: {}, {}, {}\n", version(), engine.info().kind, options.model, options.dtype,
       engine.device_summary());
   const std::string drafts = m.draft_states.empty() ? "" : " (drafts as " + m.draft_states + ")";
-  say("memory: weights {} (+ {} converted), {} per sequence{}, {} per token of context; planned for {} tokens: {} "
+  const std::string weights =
+      options.dummy_weights ? size(m.weights_converted) + ", random"
+                            : fmt::format("{} (+ {} converted)", size(m.weights_mapped), size(m.weights_converted));
+  say("memory: weights {}, {} per sequence{}, {} per token of context; planned for {} tokens: {} "
       "in all\n",
-      size(m.weights_mapped), size(m.weights_converted), size(m.sequence_bytes), drafts, size(m.token_bytes),
-      engine.max_length(), size(m.total()));
+      weights, size(m.sequence_bytes), drafts, size(m.token_bytes), engine.max_length(), size(m.total()));
   for (const std::string& note : engine.info().notes) say("note: {}\n", note);
   return engine;
 }

@@ -4,25 +4,26 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
 namespace kdelta::cli {
 namespace {
 
-// Letters to insert, delete or replace to make one word of the other.
+// Letters to insert, delete or replace, or neighbours to swap, to make one word of the other.
 size_t distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t corner = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t here = std::min({row[j] + 1, row[j - 1] + 1, corner + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      corner = std::exchange(row[j], here);
+  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i)
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
-  }
-  return row.back();
+  return d[a.size()][b.size()];
 }
 
 // The model that comes with the project, where it can be found from here or from the program; else the word MODEL.
@@ -41,21 +42,29 @@ void replace_first(std::string& message, const std::string& word, const std::str
 
 }  // namespace
 
+std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  const auto near = std::ranges::min_element(
+      known, [&](const auto& a, const auto& b) { return distance(word, a) < distance(word, b); });
+  if (near == known.end()) return "";
+  const size_t slips = distance(word, *near),
+               letters = word.size() - std::min(word.size(), word.find_first_not_of('-'));
+  return slips <= 2 && 2 * slips < letters ? *near : "";
+}
+
 std::string no_command(const std::vector<std::string>& words, const std::vector<std::string>& commands) {
   const std::string& word = words.front();
   std::string list;
   for (const std::string& c : commands) list += (list.empty() ? "" : ", ") + c;
+  if (const std::string near = nearest(word, {"--help", "--version"}); !near.empty())
+    return fmt::format("'{}': no such flag; did you mean {}?", word, near);
   if (word.starts_with("-"))
     return fmt::format("'{}': a command and a model come first, as in: run {} -p \"...\"; commands: {}", word,
                        default_model(), list);
   std::error_code unknown;
   if (std::filesystem::is_directory(word, unknown))
     return fmt::format("'{}': a directory; a command comes first, as in: run {} -p \"...\"", word, word);
-  const auto near = std::min_element(commands.begin(), commands.end(), [&](const auto& a, const auto& b) {
-    return distance(word, a) < distance(word, b);
-  });
-  if (near != commands.end() && distance(word, *near) <= 2)
-    return fmt::format("'{}': no such command or directory; did you mean '{}'?", word, *near);
+  if (const std::string near = nearest(word, commands); !near.empty())
+    return fmt::format("'{}': no such command or directory; did you mean '{}'?", word, near);
   return fmt::format("'{}': no such command or directory; commands: {}; the model that comes with kdelta: {}", word,
                      list, default_model());
 }

@@ -28,6 +28,9 @@ std::string want_of_memory(std::string message, const LengthFlags& flags);
 // What to say of a command line whose first word, `words[0]`, is none of `commands`.
 std::string no_command(const std::vector<std::string>& words, const std::vector<std::string>& commands);
 
+// The one of `known` that `word` is a slip of: two letters at most, and fewer than half of them. "": none is.
+std::string nearest(const std::string& word, const std::vector<std::string>& known);
+
 // Throws UsageError naming the flag and the first id that is outside 0..vocabulary-1.
 void check_ids(const char* flag, const std::vector<int32_t>& ids, int64_t vocabulary);
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <set>
+#include <map>
 
 #include "kdelta/api/answer_file.h"
 #include "kdelta/api/batch_request.h"
@@ -29,12 +29,16 @@ JsonReader object_of(const std::string& text, const std::string& name) {
   return JsonReader(parse_json(text, source, kLine), source);
 }
 
-std::vector<std::string> lines_of(const std::string& path) {
+// With their numbers in the file, from 1; empty ones are none.
+std::vector<std::pair<int64_t, std::string>> lines_of(const std::string& path) {
   std::ifstream in(path);
   if (!in) fail(ErrorCode::invalid_argument, "input: ", path, ": cannot be read");
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);)
-    if (line.find_first_not_of(" \t\r") != std::string::npos) lines.push_back(line);
+  std::vector<std::pair<int64_t, std::string>> lines;
+  int64_t number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") != std::string::npos) lines.emplace_back(number, line);
+  }
   return lines;
 }
 
@@ -42,16 +46,17 @@ std::vector<Line> read_input(const BatchOptions& options) {
   check_options(options);
   const std::string& path = options.input;
   std::vector<Line> all;
-  std::set<std::string> ids;
-  for (const std::string& text : lines_of(path)) {
+  std::map<std::string, int64_t> seen;
+  for (const auto& [number, text] : lines_of(path)) {
     Line line{.id = "line-" + std::to_string(all.size() + 1), .text = text};
     try {
       line.id = object_of(text, "line").find<std::string>("custom_id").value_or(line.id);
     } catch (const Error&) {
       // Answered with its error, when its turn comes.
     }
-    if (!ids.insert(line.id).second)
-      fail(ErrorCode::invalid_argument, "input: ", path, ": custom_id ", line.id, " twice");
+    if (const auto [first, fresh] = seen.emplace(line.id, number); !fresh)
+      fail(ErrorCode::invalid_argument, "input: ", path, ": custom_id ", printable(line.id), " twice, in lines ",
+           first->second, " and ", number);
     all.push_back(std::move(line));
   }
   return all;
@@ -151,6 +156,7 @@ class Batch {
 
   void refuse(const Line& line, bool invalid, const std::string& why) {
     ++progress_.failed;
+    if (o_.failed) o_.failed(line.id, why);
     write(Json::Object{{"id", "batch_req_" + line.id},
                        {"custom_id", line.id},
                        {"response", nullptr},

@@ -19,11 +19,13 @@ struct BatchOptions {
   // the answer is an error of that request: docs/batch.md lists which is which.
   std::string input;
   // A line per request, in the order in which they end, flushed at once. Answers that it holds are kept and not asked
-  // again, and refused when their request has changed since, or the model, its precision or the defaults; requests that it holds
-  // errors of are tried again, and a last line that is torn is cut off. Not the input; locked against other processes.
+  // again, and refused when their request has changed since, or the model, its precision or the defaults; requests that
+  // it holds errors of are tried again, and a last line that is torn is cut off. Not the input; locked against other
+  // processes.
   std::string output;
   GenerateOptions defaults;  // where a body says nothing
   std::function<void(const BatchProgress&)> progress;
+  std::function<void(const std::string& id, const std::string& why)> failed;  // a request, as its line says too
   const std::atomic<bool>* cancel = nullptr;
 };
 

@@ -245,7 +245,9 @@ Engine Engine::load(const LoadOptions& options) {
   }
   const bool cuda = on_cuda(options);
   if (options.dummy_weights && !options.headers_only && !cuda) check_dummy(options);
-  const int64_t program = resident_bytes() + program_file_bytes();
+  // What is resident differs by some hundred kilobytes from one start to the next; the same plan says the same figure.
+  constexpr int64_t kRound = int64_t{4} << 20;
+  const int64_t program = (resident_bytes() + program_file_bytes() + kRound - 1) / kRound * kRound;
   e->model = load_part(options);
   e->info = describe_model(e->model);
   e->config = engine_config(options, e->model);

@@ -135,8 +135,11 @@ class Planner {
 
   void check_source(const TensorInfo& t, const Place& place, WeightFormat wanted) const {
     if (place.suffix != ".weight" || (t.dtype != DType::bf16 && t.dtype != DType::f32))
-      refuse(t, str("dtype ", dtype_name(t.dtype), " of ", kGroupName[static_cast<size_t>(place.group)],
-                    ", only BF16 and F32 are quantised; 'keep' leaves the group as it is"));
+      // The checkpoint is whole: what is wrong is what was asked for.
+      fail(ErrorCode::invalid_argument, place.group == QuantGroup::qkv ? "qkv" : "experts", ": ",
+           checkpoint_.file_path(t.file), ": tensor ", printable(t.name), ": dtype ", dtype_name(t.dtype), " of ",
+           kGroupName[static_cast<size_t>(place.group)],
+           ", only BF16 and F32 are quantised; 'keep' leaves the group as it is");
     if (t.shape.size() != 2) refuse(t, str("shape ", shape_text(t.shape), ", expected a matrix"));
     if (wanted != WeightFormat::int8 && t.shape[1] % kMxBlock != 0)
       refuse(t, str(t.shape[1], " columns, expected a multiple of the scale block ", kMxBlock));

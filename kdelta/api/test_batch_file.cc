@@ -247,7 +247,7 @@ TEST_F(BatchFile, FilesThatCannotServeAreRefusedBeforeAnythingRuns) {
   Engine engine = load(1);
   EXPECT_THAT(test::error_of([&] { run(engine, "out"); }), HasSubstr("cannot be read"));
   write("in", requests(1) + requests(1));
-  EXPECT_THAT(test::error_of([&] { run(engine, "out"); }), HasSubstr("custom_id r0 twice"));
+  EXPECT_THAT(test::error_of([&] { run(engine, "out"); }), HasSubstr("custom_id r0 twice, in lines "));
   write("in", requests(1));
   EXPECT_THAT(test::error_of([&] { run_batch(engine, {.input = path("in"), .output = folder_}); }),
               HasSubstr("no regular file"));
@@ -255,28 +255,27 @@ TEST_F(BatchFile, FilesThatCannotServeAreRefusedBeforeAnythingRuns) {
 
 // Every field of a body by itself: what cannot be honoured is never passed over.
 TEST_F(BatchFile, AFieldThatWouldChangeTheAnswerIsRefusedByItsName) {
-  const std::string fields[] = {
-      R"("logprobs":3)",
-      R"("logprobs":0)",
-      R"("logprobs":true)",
-      R"("top_logprobs":2)",
-      R"("echo":true)",
-      R"("suffix":"x")",
-      R"("best_of":2)",
-      R"("n":0)",
-      R"("n":129)",
-      R"("n":1.5)",
-      R"("stream":true)",
-      R"("response_format":{"type":"xml"})",
-      R"("structured_outputs":{"regex":"a","choice":["a"]})",
-      R"("guided_regex":"a+")",
-      R"("foo":0)",
-      R"("tools":[])",
-      R"("logit_bias":{"x":1})",
-      R"("logit_bias":{"-1":1})",
-      R"("logit_bias":{"5":true})",
-      R"("logit_bias":[5])",
-      R"("stop_token_ids":[-1])"};
+  const std::string fields[] = {R"("logprobs":3)",
+                                R"("logprobs":0)",
+                                R"("logprobs":true)",
+                                R"("top_logprobs":2)",
+                                R"("echo":true)",
+                                R"("suffix":"x")",
+                                R"("best_of":2)",
+                                R"("n":0)",
+                                R"("n":129)",
+                                R"("n":1.5)",
+                                R"("stream":true)",
+                                R"("response_format":{"type":"xml"})",
+                                R"("structured_outputs":{"regex":"a","choice":["a"]})",
+                                R"("guided_regex":"a+")",
+                                R"("foo":0)",
+                                R"("tools":[])",
+                                R"("logit_bias":{"x":1})",
+                                R"("logit_bias":{"-1":1})",
+                                R"("logit_bias":{"5":true})",
+                                R"("logit_bias":[5])",
+                                R"("stop_token_ids":[-1])"};
   std::string lines;
   for (const std::string& f : fields) lines += "{\"body\":{\"prompt\":\"x\",\"max_tokens\":1," + f + "}}\n";
   const std::string hi = R"({"role":"user","content":"Hi"})";

@@ -200,7 +200,7 @@ TEST(Device, WithoutCudaEveryPartOfItRefusesByNameWithTheReason) {
   const Device cuda{DeviceKind::cuda, 0};
   Exec ex;
   ex.device = cuda;
-  const std::string want = "cuda:0: this build has no CUDA (configure with the cuda preset)";
+  const std::string want = "cuda:0: this build has no CUDA; one configured with -DKDELTA_CUDA=ON has it";
   EXPECT_EQ(test::error_of([&] { Stream s(cuda); }), want);
   EXPECT_EQ(test::error_of([&] { Event e(cuda); }), want);
   EXPECT_EQ(test::error_of([&] { (void)default_stream(cuda); }), want);

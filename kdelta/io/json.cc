@@ -217,6 +217,8 @@ std::string describe(const Json& value) {
     case Json::Kind::string:
       return str("string \"", printable(value.string()), "\"");
     case Json::Kind::array:
+      if (value.array().size() == 1 && value.array().front().kind() == Json::Kind::string)
+        return "array of " + describe(value.array().front());
       return str("array of ", value.array().size());
     case Json::Kind::object:
       return str("object of ", value.object().size());

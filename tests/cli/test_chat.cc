@@ -196,6 +196,7 @@ class Terminal {
     if (child_ > 0) kill(child_, SIGKILL), waitpid(child_, nullptr, 0);
     close(fd_);
   }
+  void signal(int number) const { kill(child_, number); }
   void type(const std::string& keys) { ASSERT_EQ(write(fd_, keys.data(), keys.size()), std::ssize(keys)); }
   // Reads until `text` was shown; a minute without a byte is a failure.
   bool wait_for(const std::string& text) {
@@ -256,6 +257,16 @@ TEST_F(ChatOnATerminal, KeepsItsHistoryThroughCtrlCAtThePromptUnlessAskedNotTo) 
     EXPECT_EQ(fs::exists(home_ + "/.kdelta_history"), flag == std::string("-q"));
   }
   EXPECT_THAT(text_of(".kdelta_history"), HasSubstr("/nonesuch"));
+}
+
+// A service manager asks whether it ended by the signal that it sent: 128 and the signal's number, as a shell has it.
+TEST_F(ChatOnATerminal, ASignalThatAsksForTheEndAtThePromptIsInTheExitCode) {
+  for (const int number : {SIGTERM, SIGHUP}) {
+    Terminal t(home_, {}, "-q");
+    ASSERT_TRUE(t.wait_for("> "));
+    t.signal(number);
+    EXPECT_EQ(t.wait_for_end(), 128 + number);
+  }
 }
 
 TEST_F(ChatOnATerminal, EveryCharacterTypedArrivesWhateverTheLocale) {
@@ -345,7 +356,7 @@ TEST(Chat, TextThatIsNoUtf8IsRefusedByItsPlaceWhereverItComesFrom) {
            {"run models/tiny-k3 -p " + word, "--prompt: ", 2},
            {"run models/tiny-k3 -f " + bad, "--file: '" + bad + "': ", 2},
            {"run models/tiny-k3 <" + bad, "standard input: ", 2},
-           {"run models/tiny-k3 --prompts " + bad, "--prompts: ", 2},
+           {"run models/tiny-k3 --prompts " + bad, "--prompts: line 1: ", 2},
            {"tokenize models/tiny-k3 -p " + word, "--text: ", 2},
            {"perplexity models/tiny-k3 -f " + bad, "--file: '" + bad + "': ", 2},
            {"chat models/tiny-k3 -p " + word, "--prompt: ", 2},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <fstream>
 
 #include "kdelta/api/options.h"
 #include "kdelta/io/json.h"
@@ -140,7 +141,7 @@ std::vector<Wrong> wrong_flags() {
       {"bench", "-d 100", "--n-depth: 100, expected a multiple of --max-num-batched-tokens 512"},
       {"bench serve", "--url http://x", "bench serve: a model, to be served in this process, or --url; one of both"},
       {"bench serve", "--concurrency 0", "--concurrency"},
-      {"bench", "-r 0", "--repetitions: Value 0 not in range 1 to 1000000"},
+      {"bench", "-r 0", "--repetitions: 0, expected a whole number from 1 to 1000000"},
       {"bench", "-p 8 16", "16"},
       {"bench", "-o xml", "--output"},
       {"logits", "--ids 163840 --out x", "--ids: token 163840"},
@@ -188,10 +189,79 @@ TEST(Usage, AFirstWordThatIsNoCommandIsNamedWithTheNearestOrTheModelThatIsThere)
            {"chta models/tiny-k3", "'chta': no such command or directory; did you mean 'chat'?"},
            {"models/tiny-k3", "a command comes first, as in: run models/tiny-k3"},
            {"-p hello", "kdelta: '-p': a command and a model come first, as in: run models/tiny-k3"},
+           {"--hlep", "'--hlep': no such flag; did you mean --help?"},
            {"--bogus", "'--bogus': a command and a model come first"}}) {
     const Result r = run_program(words);
     EXPECT_EQ(r.status, 2) << words;
     EXPECT_THAT(r.err, HasSubstr(told)) << words;
+  }
+}
+
+// The flag, what was given, what is accepted; nothing that the parser would say in its own words.
+TEST(Usage, WhatTheParserRefusesIsSaidLikeEverythingElse) {
+  for (const auto& [words, told] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"run models/tiny-k3 --tmep 0", "--tmep: no flag of run; did you mean --temp?"},
+           {"run models/tiny-k3 --max-tokns=3", "--max-tokns: no flag of run; did you mean --max-tokens?"},
+           {"run models/tiny-k3 --nonesuch 3", "kdelta: --nonesuch: no flag of run\n"},
+           {"bench serve models/tiny-k3 --request-rat 3",
+            "--request-rat: no flag of serve; did you mean --request-rate?"},
+           {"run models/tiny-k3 models/tiny-k3", "'models/tiny-k3': not expected here"},
+           {"run models/tiny-k3 -p x --temp", "--temperature: no value, expected a number"},
+           {"run -p x", "MODEL: missing, expected a directory: Checkpoint directory"},
+           {"generate models/tiny-k3", "--input: missing, expected a file: JSON lines"},
+           {"run /nowhere -p x", "MODEL: '/nowhere': no such directory"},
+           {"run README.md -p x", "MODEL: 'README.md': a file, expected a directory"},
+           {"run models/tiny-k3 -f /nowhere", "--file: '/nowhere': no such file"},
+           {"run models/tiny-k3 -t many -p x", "--threads: 'many', expected a whole number"},
+           {"run models/tiny-k3 -n 1.5 -p x", "--max-tokens: '1.5', expected a whole number"},
+           {"run models/tiny-k3 --dtype int3 -p x", "--dtype: 'int3', accepted: bf16, bfloat16, fp32, float32"},
+           {"run models/tiny-k3 --drafts 99 -p x", "--drafts: 99, expected a whole number from 0 to 16"},
+           {"serve models/tiny-k3 --timeout x", "--timeout: x, expected a number from 0 to 1000000"}}) {
+    const Result r = run_program(words);
+    EXPECT_EQ(r.status, 2) << words;
+    EXPECT_THAT(r.err, HasSubstr(told)) << words;
+    EXPECT_THAT(r.err, HasSubstr(" --help' lists what it takes")) << words;
+  }
+}
+
+TEST(Usage, AnArchitectureThatIsUnknownIsShown) {
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / ("kdelta_arch_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << R"({"architectures": ["LlamaForCausalLM"]})";
+  EXPECT_THAT(run_program("run " + folder.string() + " --ids 1").err,
+              HasSubstr("architectures: array of string \"LlamaForCausalLM\", expected \"KimiK3"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Usage, ASeedOfAnswersInWhichNothingIsDrawnIsSaidToHaveNoEffect) {
+  const std::string base = "run " + kTiny + " --ids 5 -n 1 --seed 3 --temp ";
+  EXPECT_THAT(run_program(base + "0").err, HasSubstr("note: --seed 3: of no effect, at temperature 0"));
+  EXPECT_THAT(run_program(base + "1").err, testing::Not(HasSubstr("of no effect")));
+  EXPECT_EQ(run_program(base + "0 -q").err, "");
+}
+
+TEST(Usage, AFaultInAFileOfPromptsIsNamedByItsLine) {
+  const std::string command = "run " + kTiny + " --prompts - -c 8 -n 2 -q";
+  const Result r =
+      run_program(command, "", "printf 'a\\n\\nIn the beginning God created the heaven and the earth\\nb\\n' |");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_THAT(r.err, HasSubstr("kdelta: --prompts: line 3: prompt: "));
+  EXPECT_THAT(run_program(command, "", "printf 'a\\nb\\n\\377\\n' |").err, HasSubstr("--prompts: line 3: "));
+}
+
+TEST(Usage, TheParametersOfAModelAreTheElementsOfItsTensors) {
+  for (const std::string model : {"models/tiny-k3", "models/tiny-k3-draft", "tests/golden/linear_a"}) {
+    const Json j = parse_json(run_program("inspect " + model + " --json --tensors").out, {"inspect"});
+    int64_t elements = 0;
+    for (const Json& t : j.find("tensor_list")->array()) {
+      int64_t n = 1;
+      for (const Json& d : t.find("shape")->array()) n *= d.integer();
+      const std::string name = t.find("name")->string();
+      // Two codes a byte; a scale is a part of the codes' numbers, not a number of the model.
+      elements += name.ends_with("_packed") ? 2 * n : name.ends_with("_scale") ? 0 : n;
+    }
+    EXPECT_EQ(j.find("parameters")->integer(), elements) << model;
   }
 }
 

@@ -15,7 +15,7 @@ int cuda_device_count() {
 }
 
 std::string cuda_device_summary() {
-  return "this build has no CUDA (configure with the cuda preset)";
+  return "this build has no CUDA; one configured with -DKDELTA_CUDA=ON has it";
 }
 
 const DeviceProperties& device_properties(Device device) {
