@@ -31,7 +31,7 @@ struct ServiceAnswer::Channel {
   ServiceRequest request;
   std::optional<Clock::time_point> started, first;
   Clock::time_point last;
-  bool ended = false;
+  bool runs = false;          // and is counted so, rather than as waiting
   std::string ended_because;  // of one that the service cancels
   // Of both.
   std::mutex mutex;
@@ -68,6 +68,10 @@ class KDELTA_HIDDEN ServiceImpl {
     channel->number = next_number_++;
     inbox_.push_back(channel);
     live_.emplace(channel->number, channel);
+    {
+      const std::lock_guard stats_lock(stats_mutex_);
+      ++stats_.waiting;
+    }
     work_.notify_one();
     return Admission::accepted;
   }
@@ -188,13 +192,15 @@ class KDELTA_HIDDEN ServiceImpl {
     if (options_.before_step) options_.before_step();
     step_began_ = Clock::now();
     engine_.impl_->step([&](const runtime::TokenEvent& e) { crowd.take(e); });
+    for (const auto& [number, channel] : channels_) channel->runs = false;
     int64_t running = 0;
     crowd.each_running([&](int64_t number) {
       ++running;
+      channels_.at(number)->runs = true;
       note_start(*channels_.at(number));
     });
+    note_step(running);
     for (const int64_t number : std::exchange(slow_, {})) crowd.cancel(number);
-    note_step(running, std::ssize(crowd));
     stepping_since_ = 0;
     wake();
   }
@@ -206,19 +212,23 @@ class KDELTA_HIDDEN ServiceImpl {
     stats_.queued.add(seconds(step_began_ - channel.submitted));
   }
 
-  void note_step(int64_t running, int64_t all) {
-    const WorkCounts work = engine_.work();
+  double page_usage() const {
     runtime::Engine& inner = *engine_.impl_->engine;
     const auto free =
         inner.pool().free_pages() + (inner.config().prefix_snapshots > 0 ? inner.prefixes().evictable_pages() : 0);
+    return stats_.pages == 0 ? 0 : 1 - static_cast<double>(free) / static_cast<double>(stats_.pages);
+  }
+
+  void note_step(int64_t running) {
+    const WorkCounts work = engine_.work();
     const std::lock_guard lock(stats_mutex_);
     stats_.slow_steps += options_.step_limit.count() > 0 && step_time() > options_.step_limit;
     const auto tokens = [](const WorkCounts& w) { return w.prefill_tokens + w.decode_tokens; };
     stats_.step_tokens.add(static_cast<double>(tokens(work) - tokens(stats_.work)));
     stats_.work = work;
+    stats_.waiting += stats_.running - running;
     stats_.running = running;
-    stats_.waiting = all - running;
-    stats_.page_usage = stats_.pages == 0 ? 0 : 1 - static_cast<double>(free) / static_cast<double>(stats_.pages);
+    stats_.page_usage = page_usage();
   }
 
   void heard(int64_t number, const Generation& g, std::vector<AnswerPart>& parts, int32_t token) {
@@ -273,7 +283,7 @@ class KDELTA_HIDDEN ServiceImpl {
     finish(channel, std::move(g));
   }
 
-  // The last word on a request.
+  // The last word on a request. It counts no longer when its reader hears of it: no step may follow for a long time.
   void finish(const std::shared_ptr<Channel>& channel, Generation g) {
     const auto now = Clock::now();
     ServiceEnd end{.reason = std::move(g.finish_reason),
@@ -294,6 +304,8 @@ class KDELTA_HIDDEN ServiceImpl {
        : end.reason == "length"    ? stats_.cut
        : end.reason == "cancelled" ? stats_.cancelled
                                    : stats_.failed)++;
+      --(channel->runs ? stats_.running : stats_.waiting);
+      stats_.page_usage = page_usage();
       stats_.whole.add(seconds(now - channel->submitted));
       if (channel->first) stats_.decode.add(end.timings.decode);
       stats_.prompt_length.add(static_cast<double>(channel->prompt_tokens));
@@ -327,8 +339,6 @@ class KDELTA_HIDDEN ServiceImpl {
       g.error = "the engine has stopped: " + what;
       finish(channel, std::move(g));
     }
-    const std::lock_guard lock(stats_mutex_);
-    stats_.running = stats_.waiting = 0;
   }
 
   // Once a step and request, however many tokens it brought.

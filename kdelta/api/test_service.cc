@@ -180,6 +180,28 @@ TEST(Service, ACancelledRequestEndsBeforeTheNextStepWhereverItIs) {
   EXPECT_EQ(service.stats().cancelled, 3);
 }
 
+TEST(Service, TheStatsCountARequestUntilItHasEndedThoughNoStepFollows) {
+  Gate gate;
+  Service service(Engine::load(tiny(1)), {.before_step = gate.hook()});
+  std::vector<std::unique_ptr<ServiceAnswer>> answers;
+  for (uint64_t i = 0; i < 3; ++i) answers.push_back(service.submit({.task = task(service.engine(), i, 100)}).answer);
+  EXPECT_EQ(service.stats().waiting, 3);
+  ASSERT_TRUE(gate.arrived());
+  gate.let(1);
+  ASSERT_TRUE(gate.arrived());
+  const ServiceStats busy = service.stats();
+  EXPECT_EQ(busy.running, 1);
+  EXPECT_EQ(busy.waiting, 2);
+  EXPECT_GT(busy.page_usage, 0);
+  for (const auto& answer : answers) answer->cancel();
+  gate.let(1);  // the one that was being waited for; there is none behind it
+  for (const auto& answer : answers) EXPECT_EQ(reason_of(read(*answer)), "cancelled");
+  const ServiceStats idle = service.stats();
+  EXPECT_EQ(idle.running, 0);
+  EXPECT_EQ(idle.waiting, 0);
+  EXPECT_EQ(idle.page_usage, 0);
+}
+
 TEST(Service, MoreThanTheQueueHoldsIsRefusedUntilAPlaceIsFree) {
   Gate gate;
   Service service(Engine::load(tiny(2)), {.max_waiting = 1, .before_step = gate.hook()});
