@@ -34,7 +34,7 @@ int generate(const GenerateFlags& o) {
   check_load(o.load);
   check_sampling(o.sampling, o.load.model);
   BatchOptions options{.input = o.input == "-" ? "/dev/stdin" : o.input, .output = o.output};
-  check_options(options);
+  std::vector<BatchLine> lines = read_batch(options);
   Engine engine =
       load_engine(o.load, o.quiet ? LoadReport::silent : LoadReport::whole, {.max_sequences = "--max-num-seqs"});
   options.defaults = generate_options(engine, o.sampling);
@@ -49,7 +49,7 @@ int generate(const GenerateFlags& o) {
       say("kdelta: request {}: {}{}\n", quoted(id), why, told == kMost ? "; others: see " + o.output : "");
   };
   if (!o.quiet) note_seed(o.sampling, options.defaults);
-  const BatchProgress p = run_batch(engine, options);
+  const BatchProgress p = run_batch(engine, options, std::move(lines));
   if (!o.quiet)
     say("{} answered, {} failed, {} from an earlier run; prompts {} tokens ({} from prefixes), answers {} tokens; "
         "{}\n",

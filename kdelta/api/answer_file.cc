@@ -61,6 +61,19 @@ void check_answer_file(const std::string& path) {
   }
 }
 
+void check_answers(const std::string& path) {
+  check_answer_file(path);
+  std::ifstream in(path, std::ios::binary);
+  int64_t number = 0;
+  for (std::string line; std::getline(in, line);) {
+    const std::string where = str("output: ", path, ": line ", ++number);
+    if (in.eof())
+      check_torn(line, where);
+    else if (!line.empty())
+      (void)read_answer_line(line, where);
+  }
+}
+
 AnswerFile::AnswerFile(const std::string& path, const Asked& asked) : path_(path) {
   std::error_code unknown;
   // A rename must not put a file in the place of a link.

@@ -10,6 +10,8 @@ namespace kdelta {
 
 // What AnswerFile refuses of a path before it opens anything: no regular file, write-protected, no such folder.
 void check_answer_file(const std::string& path);
+// The same, and of the lines that the file holds what is no answer.
+void check_answers(const std::string& path);
 
 class AnswerFile {
  public:

@@ -4,11 +4,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <optional>
 
 #include "kdelta/api/answer_file.h"
 #include "kdelta/api/batch_request.h"
 #include "kdelta/core/check.h"
+#include "kdelta/io/json_events.h"
 #include "kdelta/io/json_reader.h"
 
 namespace kdelta {
@@ -16,8 +19,9 @@ namespace {
 
 constexpr JsonLimits kLine{.max_bytes = int64_t{64} << 20, .max_values = int64_t{1} << 22};
 
-struct Line {
-  std::string id, text;
+struct Line : BatchLine {
+  explicit Line(BatchLine&& line) : BatchLine(std::move(line)) {}
+
   std::string request;  // number of what the answer depends on
   bool chat = false, thinking = true;
   std::vector<Generation> choices;  // that have ended, by index
@@ -27,6 +31,38 @@ struct Line {
 JsonReader object_of(const std::string& text, const std::string& name) {
   const JsonSource source{.name = name, .code = ErrorCode::invalid_argument};
   return JsonReader(parse_json(text, source, kLine), source);
+}
+
+// The first custom_id of a line, up to where it stops being JSON: a fault behind it must not take its name away.
+class FirstId final : public JsonEvents {
+ public:
+  void scalar(Json&& value) override {
+    if (awaited_ && value.kind() == Json::Kind::string) id = value.string();
+    awaited_ = false;
+  }
+  void key(std::string&& name) override { awaited_ = depth_ == 1 && !id && name == "custom_id"; }
+  void begin_object() override { enter(); }
+  void end_object() override { --depth_; }
+  void begin_array() override { enter(); }
+  void end_array() override { --depth_; }
+
+  std::optional<std::string> id;
+
+ private:
+  void enter() { ++depth_, awaited_ = false; }
+
+  int depth_ = 0;
+  bool awaited_ = false;
+};
+
+std::optional<std::string> id_of(const std::string& text) {
+  FirstId found;
+  try {
+    parse_json_events(text, {.name = "line", .code = ErrorCode::invalid_argument}, kLine, found);
+  } catch (const Error&) {
+    // Answered with its error, when its turn comes.
+  }
+  return found.id;
 }
 
 // With their numbers in the file, from 1; empty ones are none.
@@ -42,18 +78,11 @@ std::vector<std::pair<int64_t, std::string>> lines_of(const std::string& path) {
   return lines;
 }
 
-std::vector<Line> read_input(const BatchOptions& options) {
-  check_options(options);
-  const std::string& path = options.input;
-  std::vector<Line> all;
+std::vector<BatchLine> read_lines(const std::string& path) {
+  std::vector<BatchLine> all;
   std::map<std::string, int64_t> seen;
-  for (const auto& [number, text] : lines_of(path)) {
-    Line line{.id = "line-" + std::to_string(all.size() + 1), .text = text};
-    try {
-      line.id = object_of(text, "line").find<std::string>("custom_id").value_or(line.id);
-    } catch (const Error&) {
-      // Answered with its error, when its turn comes.
-    }
+  for (auto& [number, text] : lines_of(path)) {
+    BatchLine line{.id = id_of(text).value_or("line-" + std::to_string(number)), .text = std::move(text)};
     if (const auto [first, fresh] = seen.emplace(line.id, number); !fresh)
       fail(ErrorCode::invalid_argument, "input: ", path, ": custom_id ", printable(line.id), " twice, in lines ",
            first->second, " and ", number);
@@ -103,10 +132,10 @@ Json message_of(const ChatReply& reply) {
 
 class Batch {
  public:
-  Batch(Engine& engine, const BatchOptions& options)
+  Batch(Engine& engine, const BatchOptions& options, std::vector<BatchLine> lines)
       : engine_(engine),
         o_(options),
-        lines_(read_input(options)),
+        lines_(std::make_move_iterator(lines.begin()), std::make_move_iterator(lines.end())),
         out_(options.output, numbered(lines_, engine, options.defaults)) {
     progress_.total = static_cast<int64_t>(lines_.size());
     std::erase_if(lines_, [&](const Line& l) { return out_.answered().contains(l.id); });
@@ -239,16 +268,17 @@ class Batch {
 
 }  // namespace
 
-void check_options(const BatchOptions& o) {
+std::vector<BatchLine> read_batch(const BatchOptions& o) {
   namespace fs = std::filesystem;
   std::error_code unknown;
   if (fs::equivalent(o.input, o.output, unknown))
     fail(ErrorCode::invalid_argument, "output: ", o.output, ": the same file as the input ", o.input);
-  check_answer_file(o.output);
+  check_answers(o.output);
+  return read_lines(o.input);
 }
 
-BatchProgress run_batch(Engine& engine, const BatchOptions& options) {
-  return Batch(engine, options).run();
+BatchProgress run_batch(Engine& engine, const BatchOptions& options, std::vector<BatchLine> lines) {
+  return Batch(engine, options, std::move(lines)).run();
 }
 
 }  // namespace kdelta

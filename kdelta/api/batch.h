@@ -15,7 +15,7 @@ struct BatchProgress {
 
 struct BatchOptions {
   // Lines {"custom_id", "url": "/v1/completions" or "/v1/chat/completions", "body": {...}}. Lines without "body" are
-  // bodies of completions themselves, named by their number. A field of a body that is not honoured and would change
+  // bodies of completions themselves. A field of a body that is not honoured and would change
   // the answer is an error of that request: docs/batch.md lists which is which.
   std::string input;
   // A line per request, in the order in which they end, flushed at once. Answers that it holds are kept and not asked
@@ -29,11 +29,20 @@ struct BatchOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
-// Of the output what is no file that may be written, and of both that they are one file. run_batch() asks again.
-void check_options(const BatchOptions& options);
+struct BatchLine {
+  std::string id;  // its custom_id, where that can be read, else its number in the file: "line-3"
+  std::string text;
+};
 
-// A request that cannot be read or served gets a line with its error. Throws for files that cannot be read or written,
-// for an output that holds something else, and for an id that the input names twice.
-BatchProgress run_batch(Engine& engine, const BatchOptions& options);
+// The input, read before a model is loaded. Throws for files that cannot be read or written, for one that is both, for
+// an output that holds something else, and for an id that the input names twice.
+std::vector<BatchLine> read_batch(const BatchOptions& options);
+
+// A request that cannot be read or served gets a line with its error. Throws, beside what read_batch() throws, for
+// answers of other requests than these. `lines`: of read_batch(), with the same options.
+BatchProgress run_batch(Engine& engine, const BatchOptions& options, std::vector<BatchLine> lines);
+inline BatchProgress run_batch(Engine& engine, const BatchOptions& options) {
+  return run_batch(engine, options, read_batch(options));
+}
 
 }  // namespace kdelta

@@ -174,6 +174,23 @@ TEST_F(BatchFile, ABadRequestGetsItsErrorAndTheOthersTheirAnswers) {
   EXPECT_THAT(got["long"], HasSubstr("the context holds 512"));
 }
 
+TEST_F(BatchFile, ALineIsNamedByItsCustomIdEvenIfItIsNoJsonAndElseByItsNumberInTheFile) {
+  write("in", R"(
+no json
+
+{"custom_id":"twice","body":{"prompt":"x","prompt":"y"}}
+{"custom_id":"cut","body":{"prompt":
+{"custom_id":"first","custom_id":"second","body":{"prompt":"x"}}
+{"body":{"custom_id":"inner","prompt":[99999]}}
+{"custom_id":7,"body":{"prompt":"x"}}
+)");
+  Engine engine = load(1);
+  EXPECT_EQ(run(engine, "out").failed, 6);
+  std::vector<std::string> names;
+  for (const auto& [name, error] : answers("out")) names.push_back(name);
+  EXPECT_THAT(names, testing::ElementsAre("cut", "first", "line-2", "line-7", "line-8", "twice"));
+}
+
 // A client's mistake has one code, whether the line, its fields or the engine tells it.
 TEST_F(BatchFile, WhatAsksForTheImpossibleIsAnInvalidRequestWhereverItIsFound) {
   write("in", R"(no json

@@ -87,6 +87,26 @@ TEST_F(Generate, AWriteProtectedFileOfAnswersIsRefusedBeforeTheModelIsLoaded) {
                        ": is write-protected; expected another name, or a file that may be written\n");
 }
 
+TEST_F(Generate, WhatIsWrongWithItsFilesIsSaidBeforeTheModelIsLoaded) {
+  // A checkpoint without weights: who loads it says that first.
+  const auto refused = [&](bool pipe) {
+    const Result r =
+        run_program("generate tests/configs/kimi_k3 -o " + path("out") + " -i " + (pipe ? "-" : path("in")),
+                    pipe ? "" : "</dev/null", pipe ? "cat " + path("in") + " |" : "");
+    EXPECT_EQ(r.status, 2);
+    return r.err;
+  };
+  const std::string line = R"({"custom_id":"a","body":{"prompt":"x"}})";
+  std::ofstream(path("in")) << line << "\n\n" << line << '\n';
+  for (const bool pipe : {false, true}) EXPECT_THAT(refused(pipe), HasSubstr("custom_id a twice, in lines 1 and 3"));
+  std::ofstream(path("in")) << line << '\n';
+  for (const std::string other : {"some text\n", "{\"a\":1}\n", "a note without an end"}) {
+    std::ofstream(path("out")) << other;
+    EXPECT_THAT(refused(false), HasSubstr("kdelta: --output: " + path("out") + ": line 1: ")) << other;
+    EXPECT_EQ(text(path("out")), other);
+  }
+}
+
 TEST_F(Generate, AnswersOfAnotherPrecisionAreNotTakenForThisOnes) {
   std::ofstream(path("in")) << R"({"custom_id":"a","body":{"prompt":"And God said","max_tokens":8,"temperature":0}})"
                             << '\n';
