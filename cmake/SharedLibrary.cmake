@@ -16,6 +16,7 @@ set_target_properties(kdelta_shared PROPERTIES OUTPUT_NAME kdelta EXPORT_NAME kd
   VERSION ${PROJECT_VERSION} SOVERSION ${KDELTA_ABI} LINK_DEPENDS ${map}
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 target_link_options(kdelta_shared PRIVATE LINKER:--version-script=${map} LINKER:--no-undefined LINKER:--gc-sections)
+target_compile_features(kdelta_shared INTERFACE cxx_std_20)  # ops.h and engine.h ask for it; a project in C alone is not touched
 set(doors c.h c_base.h c_engine.h c_ops.h dlpack.h export.h ops.h engine.h options.h service.h)
 list(TRANSFORM doors PREPEND ${PROJECT_SOURCE_DIR}/kdelta/api/)
 target_sources(kdelta_shared PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${doors})
