@@ -7,6 +7,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <type_traits>
+
 #include "kdelta/api/service.h"
 
 namespace nb = nanobind;
@@ -109,87 +112,125 @@ class Answer {
   std::shared_ptr<Wakeup> wakeup_;
 };
 
-GenerateOptions options_of(GenerateOptions o, const nb::dict& given) {
-  for (auto [key, value] : given) {
-    const std::string name = nb::cast<std::string>(key);
-    if (value.is_none()) continue;
-    if (name == "temperature")
-      o.temperature = nb::cast<float>(value);
-    else if (name == "top_p")
-      o.top_p = nb::cast<float>(value);
-    else if (name == "min_p")
-      o.min_p = nb::cast<float>(value);
-    else if (name == "top_k")
-      o.top_k = nb::cast<int32_t>(value);
-    else if (name == "repetition_penalty")
-      o.repetition_penalty = nb::cast<float>(value);
-    else if (name == "presence_penalty")
-      o.presence_penalty = nb::cast<float>(value);
-    else if (name == "frequency_penalty")
-      o.frequency_penalty = nb::cast<float>(value);
-    else if (name == "logit_bias")
-      o.logit_bias = nb::cast<std::map<int32_t, float>>(value);
-    else if (name == "seed")
-      o.seed = nb::cast<uint64_t>(value);
-    else if (name == "max_tokens")
-      o.max_tokens = nb::cast<int64_t>(value);
-    else if (name == "min_tokens")
-      o.min_tokens = nb::cast<int64_t>(value);
-    else if (name == "stop_ids")
-      o.stop_ids = nb::cast<std::vector<int32_t>>(value);
-    else if (name == "stop")
-      o.stop = nb::cast<std::vector<std::string>>(value);
-    else if (name == "ignore_eos")
-      o.ignore_eos = nb::cast<bool>(value);
-    else if (name == "logprobs")
-      o.logprobs = nb::cast<int32_t>(value);
-    else if (name == "show_specials")
-      o.show_specials = nb::cast<bool>(value);
-    else
-      throw nb::type_error(("no generation option " + name).c_str());
+// What Python calls a value of that type.
+template <class T>
+const char* python_type() {
+  if constexpr (std::is_same_v<T, bool>) return "bool";
+  if constexpr (std::is_same_v<T, uint64_t>) return "int, 0 to 2^64-1";
+  if constexpr (std::is_integral_v<T>) return sizeof(T) == 4 ? "int of 32 bits" : "int of 64 bits";
+  if constexpr (std::is_floating_point_v<T>) return "float";
+  if constexpr (std::is_same_v<T, std::string>) return "str";
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "list of str";
+  if constexpr (std::is_same_v<T, std::vector<int32_t>>) return "list of token ids";
+  if constexpr (std::is_same_v<T, std::map<int32_t, float>>) return "dict of float by token id";
+}
+
+// Throws TypeError naming the option, what was given and what is accepted.
+template <class T>
+T value_of(const char* name, nb::handle given) {
+  try {
+    return nb::cast<T>(given);
+  } catch (const nb::cast_error&) {
+    throw nb::type_error(
+        (std::string(name) + ": " + nb::repr(given).c_str() + ", expected " + python_type<T>()).c_str());
   }
-  return o;
+}
+
+template <class Options>
+struct Option {
+  const char* name;
+  void (*set)(Options& o, const char* name, nb::handle value);
+};
+
+template <auto member, class Options, class T>
+void assign(Options& o, const char* name, nb::handle value, T Options::*) {
+  o.*member = value_of<T>(name, value);
+}
+template <auto member>
+constexpr auto field = [](auto& o, const char* name, nb::handle value) { assign<member>(o, name, value, member); };
+
+void constrain(GenerateOptions& o, Constraint constraint) {
+  if (o.constraint)
+    throw nb::value_error("regex, json_schema, json_object, grammar, choice: more than one given, expected one");
+  o.constraint = std::move(constraint);
+}
+template <Constraint::Kind kind>
+void constrain_text(GenerateOptions& o, const char* name, nb::handle value) {
+  constrain(o, {.kind = kind, .text = value_of<std::string>(name, value)});
+}
+void constrain_choice(GenerateOptions& o, const char* name, nb::handle value) {
+  constrain(o, {.kind = Constraint::Kind::choice, .choices = value_of<std::vector<std::string>>(name, value)});
+}
+void constrain_object(GenerateOptions& o, const char* name, nb::handle value) {
+  if (value_of<bool>(name, value)) constrain(o, {.kind = Constraint::Kind::json_object});
+}
+
+using G = GenerateOptions;
+constexpr Option<G> kGeneration[] = {{"temperature", field<&G::temperature>},
+                                     {"top_p", field<&G::top_p>},
+                                     {"top_k", field<&G::top_k>},
+                                     {"min_p", field<&G::min_p>},
+                                     {"repetition_penalty", field<&G::repetition_penalty>},
+                                     {"presence_penalty", field<&G::presence_penalty>},
+                                     {"frequency_penalty", field<&G::frequency_penalty>},
+                                     {"logit_bias", field<&G::logit_bias>},
+                                     {"seed", field<&G::seed>},
+                                     {"max_tokens", field<&G::max_tokens>},
+                                     {"min_tokens", field<&G::min_tokens>},
+                                     {"stop", field<&G::stop>},
+                                     {"stop_ids", field<&G::stop_ids>},
+                                     {"ignore_eos", field<&G::ignore_eos>},
+                                     {"logprobs", field<&G::logprobs>},
+                                     {"show_specials", field<&G::show_specials>},
+                                     {"regex", constrain_text<Constraint::Kind::regex>},
+                                     {"json_schema", constrain_text<Constraint::Kind::json_schema>},
+                                     {"json_object", constrain_object},
+                                     {"grammar", constrain_text<Constraint::Kind::grammar>},
+                                     {"choice", constrain_choice}};
+
+using L = LoadOptions;
+constexpr Option<L> kLoading[] = {{"device", field<&L::device>},
+                                  {"exact", field<&L::exact>},
+                                  {"dtype", field<&L::dtype>},
+                                  {"state_dtype", field<&L::state_dtype>},
+                                  {"kda_gate", field<&L::kda_gate>},
+                                  {"threads", field<&L::threads>},
+                                  {"isa", field<&L::isa>},
+                                  {"force", field<&L::force>},
+                                  {"max_length", field<&L::max_length>},
+                                  {"token_budget", field<&L::token_budget>},
+                                  {"max_sequences", field<&L::max_sequences>},
+                                  {"cache_tokens", field<&L::cache_tokens>},
+                                  {"drafts", field<&L::drafts>},
+                                  {"draft_model", field<&L::draft_model>},
+                                  {"prefix_snapshots", field<&L::prefix_snapshots>}};
+
+template <class Options, size_t n>
+std::vector<std::string> names_of(const Option<Options> (&known)[n]) {
+  std::vector<std::string> names;
+  for (const auto& option : known) names.push_back(option.name);
+  return names;
+}
+
+// Sets what was given and is not None.
+template <class Options, size_t n>
+void set_all(Options& o, const nb::dict& given, const Option<Options> (&known)[n], const std::string& kind) {
+  for (auto [key, value] : given) {
+    const auto name = nb::cast<std::string>(key);
+    const auto* option = std::find_if(known, known + n, [&](const auto& k) { return name == k.name; });
+    if (option == known + n) {
+      std::string message = "no " + kind + " option " + name + ", expected one of";
+      for (const std::string& k : names_of(known)) message += (message.ends_with("of") ? " " : ", ") + k;
+      throw nb::type_error(message.c_str());
+    }
+    if (!value.is_none()) option->set(o, option->name, value);
+  }
 }
 
 LoadOptions load_options(const std::string& model, const nb::dict& given, const nb::object& progress) {
   LoadOptions o;
   o.model = model;
-  for (auto [key, value] : given) {
-    const std::string name = nb::cast<std::string>(key);
-    if (value.is_none()) continue;
-    if (name == "device")
-      o.device = nb::cast<std::string>(value);
-    else if (name == "exact")
-      o.exact = nb::cast<bool>(value);
-    else if (name == "dtype")
-      o.dtype = nb::cast<std::string>(value);
-    else if (name == "state_dtype")
-      o.state_dtype = nb::cast<std::string>(value);
-    else if (name == "kda_gate")
-      o.kda_gate = nb::cast<std::string>(value);
-    else if (name == "threads")
-      o.threads = nb::cast<int>(value);
-    else if (name == "isa")
-      o.isa = nb::cast<std::string>(value);
-    else if (name == "force")
-      o.force = nb::cast<std::string>(value);
-    else if (name == "max_length")
-      o.max_length = nb::cast<int64_t>(value);
-    else if (name == "token_budget")
-      o.token_budget = nb::cast<int64_t>(value);
-    else if (name == "max_sequences")
-      o.max_sequences = nb::cast<int64_t>(value);
-    else if (name == "cache_tokens")
-      o.cache_tokens = nb::cast<int64_t>(value);
-    else if (name == "drafts")
-      o.drafts = nb::cast<int64_t>(value);
-    else if (name == "draft_model")
-      o.draft_model = nb::cast<std::string>(value);
-    else if (name == "prefix_snapshots")
-      o.prefix_snapshots = nb::cast<int64_t>(value);
-    else
-      throw nb::type_error(("no load option " + name).c_str());
-  }
+  set_all(o, given, kLoading, "load");
   if (progress.is_none()) return o;
   // The engine copies and drops its options without the GIL, so no copy may count references.
   const std::shared_ptr<nb::object> shared(new nb::object(progress), [](nb::object* object) {
@@ -225,11 +266,14 @@ class Model {
     if (getpid() == owner_) service_->stop("the model was closed");
   }
 
-  Answer* submit(std::vector<int32_t> prompt, nb::dict options, bool chat, bool thinking) {
+  // calls: of a chat that has tools; under a constraint they may be called beside it.
+  Answer* submit(std::vector<int32_t> prompt, nb::dict options, bool chat, bool thinking, bool calls) {
     if (getpid() != owner_)
       throw std::runtime_error("the model was loaded by another process; after fork() load it anew");
     ServiceRequest request;
-    request.task = {std::move(prompt), options_of(engine().default_generation(), options)};
+    request.task = {std::move(prompt), engine().default_generation()};
+    set_all(request.task.options, options, kGeneration, "generation");
+    if (auto& constraint = request.task.options.constraint; constraint && chat) constraint->calls = calls;
     request.chat = chat;
     request.thinking = thinking;
     auto wakeup = std::make_shared<Wakeup>();
@@ -245,6 +289,7 @@ class Model {
       case Admission::full:
         throw std::runtime_error("too many requests wait");
       case Admission::draining:
+        throw std::runtime_error("this model was closed; load it anew");
       case Admission::dead:
         break;
     }
@@ -282,6 +327,8 @@ NB_MODULE(_core, m) {
   });
   m.def("version", &kdelta::version);
   m.def("machine_isa", &kdelta::machine_isa);
+  m.def("generation_options", [] { return names_of(kGeneration); });
+  m.def("load_options", [] { return names_of(kLoading); });
   nb::class_<Answer>(m, "Answer")
       .def("wait", &Answer::wait)
       .def("cancel", &Answer::cancel)

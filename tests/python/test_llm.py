@@ -1,8 +1,11 @@
 """A model through Python: the same answers by every way of asking, and ends that leave nothing behind."""
 
 import asyncio
+import json
 import os
 import pathlib
+import pydoc
+import re
 import subprocess
 import sys
 import threading
@@ -11,10 +14,13 @@ import gil
 import pytest
 
 import kdelta
+from kdelta import _core, options
 
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny-k3"
 PROMPT = "And God said unto him"
 GREEDY = dict(temperature=0, max_tokens=12)
+SCHEMA = {"type": "object", "properties": {"name": {"enum": ["Noé", "Ham"]}, "age": {"type": "integer"}}, "required": ["name", "age"]}
+GRAMMAR = 'root ::= "he " ("said" | "saw") " " [a-z]+ "\\n"'
 
 
 @pytest.fixture(scope="module")
@@ -98,15 +104,89 @@ def test_bad_requests_are_refused_by_name(llm, prompt, options, message):
         llm.generate(prompt, **options)
 
 
-def test_unknown_options_are_refused_by_name(llm):
-    with pytest.raises(TypeError, match="no generation option tempreature"):
+@pytest.mark.parametrize("given,flags", [
+    (dict(regex="(yes|no), [a-z]+"), ["--regex", "(yes|no), [a-z]+"]),
+    (dict(json_schema=SCHEMA), ["--json-schema", json.dumps(SCHEMA)]),
+    (dict(json_schema=json.dumps(SCHEMA)), ["--json-schema", json.dumps(SCHEMA)]),
+    (dict(json_object=True), ["--json-object"]),
+    (dict(grammar=GRAMMAR), ["--grammar", "FILE"]),
+    (dict(choice=["the waters", "the firmament"]), ["--choice", "the waters", "--choice", "the firmament"])],
+    ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")
+def test_a_constrained_answer_is_that_of_the_program(llm, tmp_path, given, flags):
+    (tmp_path / "FILE").write_text(GRAMMAR)
+    said = subprocess.run([os.environ["KDELTA_PROGRAM"], "run", MODEL, "-p", PROMPT, "-n", "24", "--temperature", "0.8", "--seed", "7", *flags],
+                          capture_output=True, check=True, cwd=tmp_path).stdout.decode().rstrip("\n")
+    options = dict(temperature=0.8, seed=7, max_tokens=24, **given)
+    text = llm.generate(PROMPT, **options).text
+    assert text.strip() and said.endswith(text.rstrip("\n"))
+    assert text != llm.generate(PROMPT, temperature=0.8, seed=7, max_tokens=24).text
+    assert text == "".join(d.text for d in llm.stream(PROMPT, **options))
+
+
+def test_a_constraint_of_a_chat_holds_its_text(llm):
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    for with_tools in (None, tools):
+        reply = llm.chat([{"role": "user", "content": "Hello"}], thinking=False, tools=with_tools, temperature=0, max_tokens=60, choice=["yes", "no"])
+        assert reply.text in ("yes", "no") or reply.calls
+    assert llm.chat([{"role": "user", "content": "Hello"}], thinking=False, temperature=0, max_tokens=60, choice=["no"]).text == "no"
+
+
+def test_constraints_that_are_none_are_refused_by_name(llm):
+    with pytest.raises(ValueError, match="regex, json_schema, json_object, grammar, choice: more than one"):
+        llm.generate(PROMPT, regex="a", choice=["b"])
+    with pytest.raises(ValueError, match="regex"):
+        llm.generate(PROMPT, regex="(")
+    with pytest.raises(ValueError, match="json_schema: #/contains: "):
+        llm.generate(PROMPT, json_schema={"contains": {}})
+    with pytest.raises(ValueError, match="choice: no texts"):
+        llm.generate(PROMPT, choice=[])
+    for given in (dict(json_schema=5), dict(choice="yes"), dict(regex=b"a"), dict(json_object="yes"), dict(grammar=pathlib.Path("x"))):
+        with pytest.raises(TypeError, match=f"{next(iter(given))}: .*, expected "):
+            llm.generate(PROMPT, **given)
+    assert llm.generate(PROMPT, regex=None, json_object=False, **GREEDY).text == llm.generate(PROMPT, **GREEDY).text
+
+
+def test_unknown_options_are_refused_with_the_accepted_ones(llm):
+    with pytest.raises(TypeError, match="no generation option tempreature, expected one of temperature, .*, choice$"):
         llm.generate(PROMPT, tempreature=1)
-    with pytest.raises(TypeError, match="no load option thread"):
+    with pytest.raises(TypeError, match="no load option thread, expected one of device, .*, prefix_snapshots$"):
         kdelta.LLM(MODEL, thread=1)
     with pytest.raises(ValueError, match="threads"):
         kdelta.LLM(MODEL, threads=-1)
-    with pytest.raises(RuntimeError, match="/nowhere"):
+    with pytest.raises(TypeError, match="threads: 'two', expected int"):
+        kdelta.LLM(MODEL, threads="two")
+    with pytest.raises(TypeError, match="seed: -1, expected int, 0 to"):
+        llm.generate(PROMPT, seed=-1)
+
+
+def test_help_and_types_name_every_option():
+    assert list(options.Generation.__annotations__) == _core.generation_options()
+    assert sorted(options.Load.__annotations__) == sorted(_core.load_options())
+    for function in (kdelta.LLM.generate, kdelta.LLM.stream, kdelta.LLM.chat, kdelta.LLM.chat_stream):
+        words = set(re.findall(r"\w+", pydoc.render_doc(function, renderer=pydoc.plaintext)))
+        assert words >= set(_core.generation_options()), function
+    assert set(re.findall(r"\w+", kdelta.LLM.__doc__)) >= set(_core.load_options())
+
+
+def test_a_model_that_is_no_folder_is_refused():
+    with pytest.raises(FileNotFoundError, match="model: no such folder: '/nowhere'"):
         kdelta.LLM("/nowhere")
+    with pytest.raises(NotADirectoryError, match="config.json"):
+        kdelta.LLM(MODEL / "config.json")
+    with pytest.raises(TypeError, match=r"model: 5 \(int\), expected the path"):
+        kdelta.LLM(5)
+
+
+@pytest.mark.parametrize("prompt,name", [(5, "prompt"), (None, "prompt"), (b"In", "prompt"), ({"a": 1}, "prompt"), (["In", 5.5], r"prompt\[1\]")])
+def test_a_prompt_of_another_type_is_refused(llm, prompt, name):
+    with pytest.raises(TypeError, match=name + r": .* \(\w+\), expected text \(str\)"):
+        llm.generate(prompt)
+
+
+@pytest.mark.parametrize("messages,name", [("hi", "messages"), (None, "messages"), ({"role": "user"}, "messages"), (["hi"], r"messages\[0\]")])
+def test_messages_of_another_type_are_refused(llm, messages, name):
+    with pytest.raises(TypeError, match=name + r": .* \(\w+\), expected a "):
+        llm.chat(messages)
 
 
 def test_loading_tells_how_far_it_is():
@@ -127,7 +207,7 @@ def test_a_closed_model_refuses():
     model = kdelta.LLM(MODEL, threads=1, max_length=64)
     model.close()
     model.close()
-    with pytest.raises(RuntimeError, match="ended"):
+    with pytest.raises(RuntimeError, match="^this model was closed; load it anew$"):
         model.generate(PROMPT)
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import errno
 import json
+import operator
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from kdelta import _core
+from kdelta.options import Generation, Load, takes_generation_options
 
 Prompt = str | Sequence[int]
 Message = dict[str, Any]
@@ -133,6 +136,50 @@ class Stream(Iterator[Delta], AsyncIterator[Delta]):
         self.close()
 
 
+def _ids_of(value: Any) -> list[int] | None:
+    """None when it is no sequence of ids."""
+    if isinstance(value, (bytes, bytearray, Mapping)):
+        return None
+    try:
+        return [operator.index(i) for i in value]
+    except TypeError:
+        return None
+
+
+def _refuse(name: str, value: Any, expected: str) -> TypeError:
+    shown = repr(value)
+    return TypeError(f"{name}: {shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__}), expected {expected}")
+
+
+def _folder(model: Any) -> str:
+    try:
+        path = os.fsdecode(model)
+    except TypeError:
+        raise _refuse("model", model, "the path of a model's folder (str or os.PathLike)") from None
+    if not os.path.exists(path):
+        raise FileNotFoundError(errno.ENOENT, "model: no such folder", path)
+    if not os.path.isdir(path):
+        raise NotADirectoryError(errno.ENOTDIR, "model: a file, expected a model's folder", path)
+    return path
+
+
+def _message_lines(messages: Any) -> str:
+    expected = 'a list of messages, each a dict such as {"role": "user", "content": "Hello"}'
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
+        raise _refuse("messages", messages, expected)
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise _refuse(f"messages[{i}]", message, 'a dict such as {"role": "user", "content": "Hello"}')
+    return "".join(json.dumps(m) + "\n" for m in messages)
+
+
+def _for_core(options: Generation) -> dict[str, Any]:
+    out: dict[str, Any] = {**options}
+    if isinstance(out.get("json_schema"), Mapping):
+        out["json_schema"] = json.dumps(out["json_schema"], ensure_ascii=False)
+    return out
+
+
 class Tokenizer:
     """The model's own."""
 
@@ -155,8 +202,9 @@ class LLM:
     progress is called with (done, total) bytes while the model is loaded.
     """
 
-    def __init__(self, model: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None, **options: Any):
-        self._model = _core.Model(os.fspath(model), options, progress)
+    def __init__(self, model: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None,
+                 **options: Unpack[Load]):
+        self._model = _core.Model(_folder(model), dict(options), progress)
         self.tokenizer = Tokenizer(self._model)
         _open.add(self)
 
@@ -183,36 +231,47 @@ class LLM:
     def device(self) -> str:
         return self._model.device
 
-    def _ids(self, prompt: Prompt) -> list[int]:
-        return self._model.tokenize(prompt, False) if isinstance(prompt, str) else [int(i) for i in prompt]
+    def _ids(self, prompt: Any, name: str = "prompt") -> list[int]:
+        ids = self._model.tokenize(prompt, False) if isinstance(prompt, str) else _ids_of(prompt)
+        if ids is None:
+            raise _refuse(name, prompt, "text (str) or token ids (a list of int)")
+        return ids
 
-    def stream(self, prompt: Prompt, **options: Any) -> Stream:
-        """options: temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias,
-        seed, max_tokens, min_tokens, stop, stop_ids, ignore_eos, logprobs, show_specials."""
-        return Stream(self._model.submit(self._ids(prompt), options, False, True))
+    @takes_generation_options
+    def stream(self, prompt: Prompt, **options: Unpack[Generation]) -> Stream:
+        """The answer to a prompt (text or ids) while it is made."""
+        return Stream(self._model.submit(self._ids(prompt), _for_core(options), False, True, False))
 
-    def generate(self, prompt: Prompt | list[str] | list[Sequence[int]], **options: Any) -> Any:
+    @takes_generation_options
+    def generate(self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Generation]) -> Any:
         """The Completion of a prompt (text or ids), or a list of them for a list of prompts, which run together."""
-        if isinstance(prompt, str) or (len(prompt) > 0 and isinstance(prompt[0], int)) or len(prompt) == 0:
+        if isinstance(prompt, str) or _ids_of(prompt) is not None:
             return self.stream(prompt, **options).result()  # type: ignore[arg-type]
-        streams = [self.stream(p, **options) for p in prompt]  # type: ignore[arg-type]
+        if isinstance(prompt, (bytes, bytearray, Mapping)) or not isinstance(prompt, Sequence):
+            raise _refuse("prompt", prompt, "text (str), token ids (a list of int), or a list of prompts")
+        prompts = [self._ids(p, f"prompt[{i}]") for i, p in enumerate(prompt)]
+        streams = [self.stream(p, **options) for p in prompts]
         return [s.result() for s in streams]
 
     def chat_prompt(self, messages: Sequence[Message], *, thinking: bool = True, effort: str = "",
                     tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
         """The ids of a conversation in the model's own format. Messages are as in the OpenAI API; text in them never
         becomes a control token."""
-        lines = "".join(json.dumps(m) + "\n" for m in messages)
-        return self._model.chat_prompt(lines, thinking, effort, json.dumps(list(tools)) if tools else "")
+        return self._model.chat_prompt(_message_lines(messages), thinking, effort, json.dumps(list(tools)) if tools else "")
 
+    @takes_generation_options
     def chat_stream(self, messages: Sequence[Message], *, thinking: bool = True, effort: str = "",
-                    tools: Sequence[dict[str, Any]] | None = None, **options: Any) -> Stream:
+                    tools: Sequence[dict[str, Any]] | None = None, **options: Unpack[Generation]) -> Stream:
+        """The assistant's next message while it is made. What constrains its text leaves the thinking before it free, and the
+        calls beside it where there are tools."""
         ids = self.chat_prompt(messages, thinking=thinking, effort=effort, tools=tools)
-        return Stream(self._model.submit(ids, options, True, thinking))
+        return Stream(self._model.submit(ids, _for_core(options), True, thinking, bool(tools)))
 
+    @takes_generation_options
     def chat(self, messages: Sequence[Message], *, thinking: bool = True, effort: str = "",
-             tools: Sequence[dict[str, Any]] | None = None, **options: Any) -> Completion:
-        """The assistant's next message, taken apart into reasoning, text and tool calls."""
+             tools: Sequence[dict[str, Any]] | None = None, **options: Unpack[Generation]) -> Completion:
+        """The assistant's next message, taken apart into reasoning, text and tool calls. What constrains its text leaves the
+        thinking before it free, and the calls beside it where there are tools."""
         return self.chat_stream(messages, thinking=thinking, effort=effort, tools=tools, **options).result()
 
 
