@@ -123,6 +123,7 @@ std::string in_words_of_flags(const std::string& message) {
       std::string told = std::string(flag) + message.substr(field.size());
       replace_first(told, "at least max_length,", "at least --max-model-len,");
       replace_first(told, "(max_sequences)", "(--max-num-seqs)");
+      replace_first(told, "(token_budget)", "(--max-num-batched-tokens)");
       replace_first(told, "at most max_tokens,", "at most --max-tokens,");
       replace_first(told, "but drafts is 0", "but --drafts is 0");
       return told;

@@ -122,6 +122,10 @@ void check_options(const LoadOptions& o) {
   if (!o.draft_model.empty() && o.drafts == 0) fail(ErrorCode::invalid_argument, "draft_model: given, but drafts is 0");
   require(o.prefix_snapshots >= 0 && o.prefix_snapshots <= kMost, "prefix_snapshots", o.prefix_snapshots,
           str("0 to ", kMost));
+  // Of two that do not go together the one that somebody chose is wrong.
+  if (o.token_budget == LoadOptions{}.token_budget)
+    require(o.max_sequences <= o.token_budget, "max_sequences", o.max_sequences,
+            str("1 to ", o.token_budget, " (token_budget)"));
   require(o.token_budget >= o.max_sequences && o.token_budget <= kMost, "token_budget", o.token_budget,
           str(o.max_sequences, o.max_sequences > 1 ? " (max_sequences)" : "", " to ", kMost));
   require(o.prefill_grid >= 1 && o.prefill_grid <= kMost, "prefill_grid", o.prefill_grid, str("1 to ", kMost));
