@@ -1,6 +1,7 @@
 #include "frontends/server/api.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <random>
 #include <type_traits>
@@ -44,6 +45,35 @@ Reply refusal_of(const Error& e) {
       break;
   }
   return error_reply(500, e.what());
+}
+
+bool is_space(char c) {
+  return c == ' ' || c == '\t';
+}
+
+// The token of "Bearer TOKEN", whose first word is of any case; "" of another scheme.
+std::string_view bearer_of(std::string_view authorization) {
+  constexpr std::string_view scheme = "bearer";
+  if (authorization.size() <= scheme.size() || !is_space(authorization[scheme.size()])) return {};
+  for (size_t i = 0; i < scheme.size(); ++i)
+    if ((authorization[i] | 0x20) != scheme[i]) return {};
+  authorization.remove_prefix(scheme.size());
+  while (!authorization.empty() && is_space(authorization.front())) authorization.remove_prefix(1);
+  return authorization;
+}
+
+// "%2F" is "/". What is no such triple stays as it is.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned value = 0;
+    const char* digits = text.data() + i + 1;
+    const bool triple =
+        text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, value, 16).ptr == digits + 2;
+    out += triple ? static_cast<char>(value) : text[i];
+    if (triple) i += 2;
+  }
+  return out;
 }
 
 }  // namespace
@@ -113,6 +143,7 @@ std::span<const Api::Route> Api::routes() {
         .error = "MessageError"},
        call<&Api::count_tokens>},
       {{"GET", "/v1/models", "The names of the model", "", "Models"}, call<&Api::models>},
+      {{"GET", "/v1/models/{id}", "One of them", "", "Model"}, call<&Api::model>},
       {{"POST", "/v1/requests/{id}/cancel", "Ends a request that is under way", "", "Cancelled"}, call<&Api::cancel>},
       {{"POST", "/tokenize", "Text or messages to token ids", "TokenizeRequest", "Tokens"}, call<&Api::tokenize>},
       {{"POST", "/detokenize", "Token ids to text", "DetokenizeRequest", "Text"}, call<&Api::detokenize>},
@@ -172,18 +203,29 @@ bool Api::is_open(const HttpRequest& r) {
 }
 
 std::optional<Reply> Api::check(const HttpRequest& r) const {
-  if (options_.keys.empty() || is_open(r)) return std::nullopt;
-  std::string_view given = r.header("authorization");
-  constexpr std::string_view bearer = "Bearer ";
-  if (given.starts_with(bearer))
-    given.remove_prefix(bearer.size());
-  else
-    given = r.header("x-api-key");
+  if (is_open(r)) return std::nullopt;
+  if (!may_ask(r))
+    return error_reply(403, "Origin: '" + printable(r.header("origin")) + "' is none that this server allows");
+  if (options_.keys.empty()) return std::nullopt;
+  std::string_view given = bearer_of(r.header("authorization"));
+  if (given.empty()) given = r.header("x-api-key");
   if (!given.empty() && is_key(options_.keys, given)) return std::nullopt;
   Reply refused = error_reply(401, "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY", "", "",
                               "invalid_api_key");
   refused.headers.emplace_back("WWW-Authenticate", "Bearer");
   return refused;
+}
+
+bool Api::allows(std::string_view origin) const {
+  return std::ranges::any_of(options_.origins, [&](const std::string& o) { return o == "*" || o == origin; });
+}
+
+// A browser sends simple requests of any page without asking first, and tells the page's origin. A page of this server
+// itself has the origin that the request was sent to.
+bool Api::may_ask(const HttpRequest& r) const {
+  const std::string origin(r.header("origin")), host(r.header("host"));
+  return origin.empty() || allows(origin) ||
+         (!host.empty() && (origin == "http://" + host || origin == "https://" + host));
 }
 
 Headers Api::headers(const HttpRequest& r) const {
@@ -193,7 +235,7 @@ Headers Api::headers(const HttpRequest& r) const {
   if (origin.empty() || options_.origins.empty()) return out;
   const bool any = std::find(options_.origins.begin(), options_.origins.end(), "*") != options_.origins.end();
   if (!any) out.emplace_back("Vary", "Origin");
-  if (!any && std::find(options_.origins.begin(), options_.origins.end(), origin) == options_.origins.end()) return out;
+  if (!allows(origin)) return out;
   out.emplace_back("Access-Control-Allow-Origin", any ? "*" : origin);
   out.emplace_back("Access-Control-Expose-Headers", "x-request-id, Retry-After");
   if (r.method != "OPTIONS") return out;
@@ -284,14 +326,22 @@ Reply Api::ready() const {
   return health();
 }
 
+Json Api::model_json(const std::string& name) const {
+  Json out = object({{"id", name}, {"object", "model"}, {"created", created_}, {"owned_by", "kdelta"}});
+  const Service* s = service_;
+  if (s != nullptr) out.set("max_model_len", s->engine().max_length());
+  return out;
+}
+
+Answered Api::model(const Call& c) {
+  const std::string name = percent_decoded(c.id);
+  check_model(name);
+  return {.reply = {.body = json_text(model_json(name))}};
+}
+
 Reply Api::models() const {
   Json data = Json::Array{};
-  const Service* s = service_;
-  for (const std::string& name : options_.names) {
-    Json model = object({{"id", name}, {"object", "model"}, {"created", created_}, {"owned_by", "kdelta"}});
-    if (s != nullptr) model.set("max_model_len", s->engine().max_length());
-    data.array().push_back(std::move(model));
-  }
+  for (const std::string& name : options_.names) data.array().push_back(model_json(name));
   return {.body = json_text(object({{"object", "list"}, {"data", std::move(data)}}))};
 }
 

@@ -46,6 +46,9 @@ class Api {
   template <auto F>
   static Answered call(Api& api, const Call& call);
   static bool is_open(const HttpRequest& request);
+  // Whether a page of that origin may read the replies, and whether a request may run for where it comes from.
+  bool allows(std::string_view origin) const;
+  bool may_ask(const HttpRequest& request) const;
 
   std::optional<Reply> check(const HttpRequest& request) const;
   Answered handle(const HttpRequest& request, Wake wake);
@@ -65,6 +68,8 @@ class Api {
   Reply tokenize(const JsonReader& body) const;
   Reply detokenize(const JsonReader& body) const;
   Reply apply_template(const JsonReader& body) const;
+  Answered model(const Call& call);
+  Json model_json(const std::string& name) const;
   Answered cancel(const Call& call);
   Answered complete(const Call& call);
   Answered chat(const Call& call);

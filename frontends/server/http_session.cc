@@ -85,8 +85,9 @@ class Session {
 
   net::awaitable<void> run() {
     if (std::ssize(server_.all) > options_.max_connections) {
+      const http::request_header<> none;
       const Reply full = error_reply(503, "too many connections");
-      co_await refuse(full, 11, true);
+      co_await refuse_unread(none, full);
       co_return;
     }
     for (bool first = true; !server_.draining; first = false) {
@@ -113,11 +114,7 @@ class Session {
     const unsigned version = parser.get().version();
     if (error) {
       const std::optional<Reply> reply = refusal_of(error);
-      if (reply && !parser.get().target().empty()) {  // a body whose length alone is too much
-        request_ = request_of(parser.get(), peer_);
-        more_headers_ = server_.handler.headers(request_);
-      }
-      if (reply) co_await refuse(*reply, 11, true);
+      if (reply) co_await refuse_unread(parser.get(), *reply);
       co_return false;
     }
     server_.set_busy(*c_, true);
@@ -186,6 +183,15 @@ class Session {
     }
     c_->stream.expires_after(options_.body_timeout);
     co_await http::async_read(c_->stream, buffer_, parser, net::redirect_error(net::use_awaitable, error));
+  }
+
+  // A request of which only `head`, or a part of it, was read: it has an id and is told of like every other.
+  net::awaitable<void> refuse_unread(const http::request_header<>& head, const Reply& reply) {
+    began_ = Clock::now();
+    request_ = request_of(head, peer_);
+    more_headers_ = server_.handler.headers(request_);
+    co_await refuse(reply, 11, true);
+    note_done(reply.status);
   }
 
   // `linger`: input is still coming, which would make the kernel throw away what was written.

@@ -137,7 +137,7 @@ bool matches(std::string_view pattern, std::string_view path, std::string* id) {
   if (path.size() <= before.size() + behind.size() || !path.starts_with(before) || !path.ends_with(behind))
     return false;
   const std::string_view given = path.substr(before.size(), path.size() - before.size() - behind.size());
-  if (given.find('/') != std::string_view::npos) return false;
+  if (!behind.empty() && given.find('/') != std::string_view::npos) return false;
   if (id != nullptr) *id = given;
   return true;
 }

@@ -10,7 +10,7 @@ namespace kdelta::server {
 
 struct Endpoint {
   const char* method;
-  const char* path;  // "{id}" in it stands for a part without a slash
+  const char* path;  // "{id}" in it stands for a part without a slash, at its end for all that is left
   const char* summary;
   const char* body;   // schema of the request's body among those of request_schemas(); "": it takes none
   const char* reply;  // schema of the reply with status 200 among those of reply_schemas(); "": it is no JSON

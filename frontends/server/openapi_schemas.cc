@@ -175,9 +175,10 @@ constexpr const char* kReplies = R"json(
   "usage": {"$ref": "#/components/schemas/Usage"}, "timings": {"$ref": "#/components/schemas/Timings"}}},
 "Models": {"type": "object", "required": ["object", "data"], "properties": {
   "object": {"const": "list"},
-  "data": {"type": "array", "items": {"type": "object", "required": ["id", "object", "created", "owned_by"],
-    "properties": {"id": {"type": "string"}, "object": {"const": "model"}, "created": {"type": "integer"},
-      "owned_by": {"type": "string"}, "max_model_len": {"type": "integer"}}}}}},
+  "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
+"Model": {"type": "object", "required": ["id", "object", "created", "owned_by"], "properties": {
+  "id": {"type": "string"}, "object": {"const": "model"}, "created": {"type": "integer"},
+  "owned_by": {"type": "string"}, "max_model_len": {"type": "integer"}}},
 "Tokens": {"type": "object", "required": ["count", "max_model_len", "tokens"], "properties": {
   "count": {"type": "integer"}, "max_model_len": {"type": "integer"},
   "tokens": {"type": "array", "items": {"type": "integer"}},

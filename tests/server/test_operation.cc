@@ -144,6 +144,10 @@ TEST(Operation, WithoutOneOfItsKeysOnlyHealthIsTold) {
     EXPECT_EQ(server.get(path, "Authorization: first-key\r\n").status, 401);
     EXPECT_NE(server.get(path, "Authorization: Bearer first-key\r\n").status, 401);
     EXPECT_NE(server.get(path, "x-api-key: second\r\n").status, 401);
+    for (const std::string scheme : {"bearer ", "BEARER ", "bEaReR   "})
+      EXPECT_NE(server.get(path, "Authorization: " + scheme + "first-key\r\n").status, 401) << scheme;
+    for (const std::string other : {"bearerfirst-key", "Basic first-key", "bearer", "bearer First-key"})
+      EXPECT_EQ(server.get(path, "Authorization: " + other + "\r\n").status, 401) << other;
   }
   EXPECT_EQ(server.post("/v1/completions", endless(false)).status, 401);
   EXPECT_EQ(server.get("/health").status, 200);
@@ -172,6 +176,23 @@ TEST(Operation, BrowsersOfKnownOriginsMayAsk) {
   EXPECT_EQ(r.headers["access-control-allow-origin"], "http://a.example") << "an error can be read as well";
   EXPECT_FALSE(server.get("/health", "Origin: http://b.example\r\n").headers.contains("access-control-allow-origin"));
   EXPECT_FALSE(server.get("/health").headers.contains("access-control-allow-origin"));
+}
+
+// A simple request of a page is sent without a preflight, and would run whoever may read its reply.
+TEST(Operation, APageOfAnOriginThatIsNotAllowedIsRefusedBeforeItsRequestRuns) {
+  Server server({.origins = {"http://a.example"}});
+  const auto status = [&](const std::string& origin) {
+    return server.post("/v1/completions", R"({"prompt":"In","max_tokens":1})", "Origin: " + origin + "\r\n").status;
+  };
+  EXPECT_EQ(status("http://b.example"), 403);
+  EXPECT_EQ(status("null"), 403);
+  EXPECT_EQ(server.service.stats().prompt_length.count, 0) << "nothing ran";
+  EXPECT_EQ(status("http://a.example"), 200);
+  EXPECT_EQ(status("http://x"), 200) << "the server's own, as Host has it";
+  EXPECT_EQ(server.get("/health", "Origin: http://b.example\r\n").status, 200);
+  Server none, any({.origins = {"*"}});
+  EXPECT_EQ(none.get("/metrics", "Origin: http://b.example\r\n").status, 403);
+  EXPECT_EQ(any.get("/metrics", "Origin: http://b.example\r\n").status, 200);
 }
 
 TEST(Operation, ABrokenEngineFailsHealthAndEveryRequest) {
@@ -261,6 +282,40 @@ TEST(Operation, EveryRequestIsALineOfTheLog) {
   EXPECT_EQ(at(first, "status").integer(), 200);
   EXPECT_EQ(at(first, "path").string(), "/v1/completions");
   EXPECT_EQ(at(json(lines[1]), "status").integer(), 404);
+}
+
+TEST(Operation, ARequestThatIsRefusedUnreadIsALineOfTheLogToo) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  server::HttpOptions http;
+  http.max_header = 2000;
+  const auto log = [&](const std::string& line) {
+    const std::lock_guard lock(mutex);
+    lines.push_back(line);
+  };
+  Server server({.log = log}, {}, test::tiny_model(), http);
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nX-Request-Id: abc\r\nContent-Length: ";
+  const std::pair<std::string, int> refused[] = {{post + "99999999999\r\n\r\n", 413},
+                                                 {post + "x\r\n\r\n", 400},
+                                                 {"hello\r\n\r\n", 400},
+                                                 {Client::get("/", "A: " + std::string(3000, 'a') + "\r\n"), 431}};
+  size_t sent = 0;
+  for (const auto& [request, status] : refused) {
+    Response r = test::ask(server.port(), request);
+    EXPECT_EQ(r.status, status);
+    ++sent;
+    ASSERT_TRUE(soon([&] {
+      const std::lock_guard lock(mutex);
+      return lines.size() == sent;
+    })) << request;
+    const std::lock_guard lock(mutex);
+    const Json line = json(lines.back());
+    EXPECT_EQ(at(line, "status").integer(), status);
+    EXPECT_EQ(at(line, "request_id").string(), r.headers["x-request-id"]);
+    EXPECT_NE(r.headers["x-request-id"], "") << request;
+  }
+  EXPECT_EQ(at(json(lines[0]), "request_id").string(), "abc");
+  EXPECT_EQ(at(json(lines[0]), "path").string(), "/v1/completions");
 }
 
 // 24 at once, some of whom leave: everybody else gets the answer that comes alone.

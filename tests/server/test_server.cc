@@ -317,6 +317,17 @@ TEST(Server, TextBecomesTokensAndBack) {
   EXPECT_EQ(at(prompt, "tokens"), at(json(shared().post("/tokenize", messages).body), "tokens"));
 }
 
+TEST(Server, AModelIsFoundByEachOfItsNames) {
+  Server server({.names = {"tiny", "a/b c"}});
+  const Json all = json(server.get("/v1/models").body);
+  EXPECT_EQ(json(server.get("/v1/models/tiny").body), at(all, "data.0"));
+  EXPECT_EQ(json(server.get("/v1/models/a%2Fb%20c").body), at(all, "data.1"));
+  EXPECT_EQ(json(server.get("/v1/models/a/b%20c").body), at(all, "data.1"));
+  const Response other = server.get("/v1/models/other");
+  EXPECT_EQ(other.status, 404);
+  EXPECT_EQ(at(json(other.body), "error.code").string(), "model_not_found");
+}
+
 TEST(Server, WhatIsNotThereIsSaid) {
   EXPECT_EQ(shared().get("/nothing").status, 404);
   EXPECT_EQ(shared().get("/v1/completions").status, 405);
