@@ -87,9 +87,11 @@ class Target {
  private:
   void connect(const std::string& url) {
     constexpr std::string_view kHttp = "http://";
-    const auto refuse = [&] { return UsageError(fmt::format("--url: '{}', expected http://HOST[:PORT]", url)); };
+    const auto refuse = [&] { return UsageError(fmt::format("--url: '{}', expected http://HOST[:PORT][/v1]", url)); };
     if (!url.starts_with(kHttp)) throw refuse();
     std::string rest = url.substr(kHttp.size());
+    while (rest.ends_with('/')) rest.pop_back();
+    if (rest.ends_with("/v1")) rest.resize(rest.size() - 3);  // the base that clients of the API are given
     while (rest.ends_with('/')) rest.pop_back();
     const size_t colon = rest.rfind(':');
     port_ = 80;
@@ -187,6 +189,13 @@ Run measure(const BenchServeOptions& o, const Target& target, int64_t concurrenc
   return out;
 }
 
+// Of a server that answers nothing there is nothing to measure.
+void check_answered(const Run& run, const Target& target) {
+  if (run.failed > 0 && run.first.empty() && !interrupted)
+    throw std::runtime_error(
+        fmt::format("{}{}: no request was answered: {}", target.own() ? "" : "--url: ", target.model(), run.error));
+}
+
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   const size_t n = v.size();
@@ -282,25 +291,36 @@ int bench_serve(const BenchServeOptions& o) {
   if (o.url.empty()) check_load(o.load);
   const Target target(o);
   uint64_t seed = 1;
-  if (o.warmup) (void)measure(o, target, 1, seed++);
-  print_begin(o);
+  if (o.warmup) check_answered(measure(o, target, 1, seed++), target);
   int64_t failed = 0;
   bool first = true;
-  for (const int64_t concurrency : o.concurrency) {
+  const auto row = [&](int64_t concurrency) {
     std::vector<Run> runs;
     for (int i = 0; i < o.repetitions && !interrupted; ++i) {
       runs.push_back(measure(o, target, concurrency, seed++));
+      check_answered(runs.back(), target);
       failed += runs.back().failed;
       if (runs.back().failed > 0)
         say("{} of {} requests failed: {}\n", runs.back().failed, runs.back().failed + std::ssize(runs.back().first),
             runs.back().error);
     }
-    if (runs.empty()) break;
+    if (runs.empty()) return;
+    if (first) print_begin(o);
     print_row(o, target, row_of(concurrency, runs), first);
     std::fflush(stdout);
     first = false;
+  };
+  const auto end = [&] {
+    if (o.output == "json") fmt::print("]\n");
+  };
+  try {
+    for (const int64_t concurrency : o.concurrency) row(concurrency);
+  } catch (...) {
+    if (!first) end();  // the rows before it stand
+    throw;
   }
-  if (o.output == "json") fmt::print("]\n");
+  if (first) print_begin(o);  // interrupted before any row
+  end();
   return interrupted ? kExitInterrupted : failed > 0 ? kExitFailed : 0;
 }
 

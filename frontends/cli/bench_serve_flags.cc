@@ -8,7 +8,7 @@ CLI::App* add_bench_serve(CLI::App& bench, BenchServeOptions& o) {
   c.get_option("--model")->required(false);
   add_serving(c, o.load);
   o.load.prefix_snapshots = 0;  // every prompt is new
-  c.add_option("--url", o.url, "A server of the OpenAI API, http://HOST[:PORT], in place of a model");
+  c.add_option("--url", o.url, "A server of the OpenAI API, http://HOST[:PORT][/v1], in place of a model");
   c.add_option("--api-key", o.key, "Key for that server");
   c.add_option("--served-model-name", o.model_name, "Name of the model in requests (default: none)");
   c.add_option("--concurrency", o.concurrency, "Requests at once, by commas")

@@ -11,6 +11,7 @@
 #include "frontends/cli/commands.h"
 #include "frontends/cli/json_text.h"
 #include "frontends/cli/line_input.h"
+#include "frontends/cli/open_line.h"
 #include "frontends/cli/sampling.h"
 #include "frontends/cli/terminal.h"
 #include "frontends/cli/usage.h"
@@ -123,19 +124,30 @@ class Session {
     options.prefill_progress = [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); };
     const bool color = isatty(STDERR_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
     bool thinking = false;
-    const ChatReply reply =
-        engine_.chat(messages_, settings_, options, [&](const std::string& reasoning, const std::string& content) {
-          if (!reasoning.empty() && !o_.quiet) {
-            if (color && !thinking) say("\033[2m");
-            thinking = true;
-            say("{}", reasoning);
-          }
-          if (content.empty()) return;
-          if (thinking) std::fputs(color ? "\033[0m\n" : "\n", stderr), thinking = false;
-          if (!o_.json) fmt::print("{}", content), std::fflush(stdout);
-        });
-    if (thinking) std::fputs(color ? "\033[0m\n" : "\n", stderr);
-    if (!o_.json && !reply.content.empty()) fmt::print("\n");
+    const auto end_thought = [&] {
+      if (thinking) std::fputs(color ? "\033[0m\n" : "\n", stderr);
+      thinking = false;
+    };
+    OpenLine line;
+    ChatReply reply;
+    try {
+      reply =
+          engine_.chat(messages_, settings_, options, [&](const std::string& reasoning, const std::string& content) {
+            if (!reasoning.empty() && !o_.quiet) {
+              if (color && !thinking) say("\033[2m");
+              thinking = true;
+              say("{}", reasoning);
+            }
+            if (content.empty()) return;
+            end_thought();
+            if (!o_.json) line.print(content);
+          });
+    } catch (...) {
+      end_thought();
+      throw;
+    }
+    end_thought();
+    if (!o_.json && !reply.content.empty()) line.end();
     std::fflush(stdout);
     last_ = reply.generation;
     if (reply.generation.finish_reason == "length") say_cut(reply);

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -18,8 +19,16 @@ std::string size(int64_t bytes) {
   return human_bytes(static_cast<double>(bytes));
 }
 
-void print_ops(const Engine& engine, const char* title, int64_t tokens, bool decode) {
-  fmt::print("\n{}\n  {:<16} {:<14} {:>6} {:>12} {:>12}\n", title, "op", "variant", "calls", "moves", "GFLOP");
+int64_t tokens_of_step(const Engine& engine, bool decode) {
+  return decode ? 1 : std::min<int64_t>(512, engine.max_length());
+}
+
+// Attention is counted with the longest context, which the title says.
+void print_ops(const Engine& engine, bool decode) {
+  const int64_t tokens = tokens_of_step(engine, decode);
+  fmt::print("\none step, {}, in a context of {} (-c)\n  {:<16} {:<14} {:>6} {:>12} {:>12}\n",
+             decode ? "one token" : fmt::format("{} tokens of a prompt", tokens), engine.max_length(), "op", "variant",
+             "calls", "moves", "GFLOP");
   for (const StepOp& op : engine.explain_step(tokens, decode))
     fmt::print("  {:<16} {:<14} {:>6} {:>12} {:>12.3f}\n", op.op, op.variant, op.calls, human_bytes(op.bytes),
                op.flops / 1e9);
@@ -39,8 +48,9 @@ void print_variants() {
 void print_ops_json(const Engine& engine) {
   fmt::print(",\"steps\":[");
   for (const bool decode : {false, true}) {
-    const int64_t tokens = decode ? 1 : 512;
-    fmt::print("{}{{\"tokens\":{},\"decode\":{},\"ops\":[", decode ? "," : "", tokens, decode);
+    const int64_t tokens = tokens_of_step(engine, decode);
+    fmt::print("{}{{\"tokens\":{},\"context\":{},\"decode\":{},\"ops\":[", decode ? "," : "", tokens,
+               engine.max_length(), decode);
     bool first = true;
     for (const StepOp& op : engine.explain_step(tokens, decode)) {
       fmt::print("{}{{\"op\":{},\"variant\":{},\"calls\":{},\"bytes\":{:.0f},\"flops\":{:.0f}}}", first ? "" : ",",
@@ -131,8 +141,8 @@ void print_text(const Engine& engine, const InspectOptions& o, const Damaged& da
   print_notes(engine.info(), o.tensors);
   print_damaged(damaged);
   if (o.ops) {
-    print_ops(engine, "one step, 512 tokens of a prompt", 512, false);
-    print_ops(engine, "one step, one token", 1, true);
+    print_ops(engine, false);
+    print_ops(engine, true);
     print_variants();
   }
 }

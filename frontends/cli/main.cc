@@ -364,7 +364,7 @@ class Program {
 
   void add_tokenize() {
     CLI::App& c = command("tokenize", "Text to token ids", [this] { return tokenize(tokenize_); });
-    c.add_option("model,-m,--model", tokenize_.model, "Checkpoint directory")
+    c.add_option("model,-m,--model,--model-path", tokenize_.model, "Checkpoint directory")
         ->required()
         ->check(CLI::ExistingDirectory);
     c.add_option("-p,--prompt,--text", tokenize_.text, "The text (default: standard input)");
@@ -443,7 +443,9 @@ class Program {
                           [this] { return quantize(quantize_); });
     QuantizeOptions& o = quantize_.quantize;
     const CLI::IsMember formats({"mxfp8", "mxfp4", "int8", "keep"}), rules({"floor", "rceil", "even"});
-    c.add_option("model,-m,--model", o.model, "Checkpoint directory")->required()->check(CLI::ExistingDirectory);
+    c.add_option("model,-m,--model,--model-path", o.model, "Checkpoint directory")
+        ->required()
+        ->check(CLI::ExistingDirectory);
     c.add_option("out,-o,--out", o.out, "The new directory; it grows as OUT.partial, where a stopped run goes on");
     c.add_option("--qkv", o.qkv, "KDA q, k and v: mxfp8, mxfp4, int8 (for other engines), keep")
         ->capture_default_str()

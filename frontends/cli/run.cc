@@ -8,6 +8,7 @@
 
 #include "frontends/cli/commands.h"
 #include "frontends/cli/json_text.h"
+#include "frontends/cli/open_line.h"
 #include "frontends/cli/sampling.h"
 #include "frontends/cli/terminal.h"
 #include "frontends/cli/usage.h"
@@ -99,11 +100,12 @@ double rate(int64_t n, double seconds) {
 int run_one(Engine& engine, const RunOptions& o, GenerateOptions options, const std::vector<int32_t>& ids) {
   ProgressBar bar("prefill", o.quiet);
   options.prefill_progress = [&](int64_t done, int64_t total) { bar.update(done, total, "tokens"); };
-  if (o.echo && !o.json && engine.has_tokenizer()) fmt::print("{}", engine.detokenize(ids, true));
+  OpenLine line;
+  if (o.echo && !o.json && engine.has_tokenizer()) line.print(engine.detokenize(ids, true));
   const Generation g = engine.generate(ids, options, [&](const std::string& text, const std::vector<int32_t>& tokens) {
     if (o.json) return;
     if (engine.has_tokenizer())
-      fmt::print("{}", text);
+      line.print(text);
     else
       fmt::print("{}\n", ids_text(tokens));
     std::fflush(stdout);
@@ -111,7 +113,7 @@ int run_one(Engine& engine, const RunOptions& o, GenerateOptions options, const 
   if (o.json)
     print_json(g, options, true);
   else if (engine.has_tokenizer())
-    fmt::print("\n");
+    line.end();
   if (!o.quiet) {
     const auto generated = static_cast<int64_t>(g.tokens.size());
     say("\nprompt {} tokens, {:.1f} tokens/s; generated {} tokens, {:.1f} tokens/s; ended by {}; seed {}\n",

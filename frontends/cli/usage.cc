@@ -131,7 +131,9 @@ std::string in_words_of_flags(const std::string& message) {
   // The prompt may have come from anywhere; what can be changed is the room for it.
   if (message.starts_with("prompt:") && message.find("the context holds") != std::string::npos)
     return message + " (--max-model-len)";
-  return message;
+  std::string told = message;
+  replace_first(told, "; min_tokens: ", "; --min-tokens: ");
+  return told;
 }
 
 std::string want_of_memory(std::string message, const LengthFlags& flags) {

@@ -30,10 +30,10 @@ struct QuantizeOptions {
 
 struct QuantizeReport {
   struct Group {
-    std::string name, format;  // "KDA q|k|v", "MXFP8"
+    std::string name, format;  // "KDA q|k|v", "MXFP8"; of what is left "MXFP8 already" or "as it is"
     int64_t matrices = 0, bytes_before = 0, bytes_after = 0;
   };
-  std::vector<Group> groups;                  // those that are quantised, then "the rest"
+  std::vector<Group> groups;                  // what is quantised, what is left of the same groups, "the rest"
   int64_t bytes_before = 0, bytes_after = 0;  // of tensors
   // Of the files, a dry run counts as kept what an earlier run says it finished, without reading it.
   int64_t files = 0, files_kept = 0;  // kept: finished by an earlier run, byte for byte as it left them

@@ -180,7 +180,9 @@ void check_formats(const Checkpoint& checkpoint, const QuantizePlan& plan) {
 
 void add_to_report(const PlannedTensor& p, QuantizeReport& report) {
   const bool quantised = p.format != WeightFormat::keep;
-  QuantizeReport::Group& g = report.groups[static_cast<size_t>(quantised ? p.group : QuantGroup::rest)];
+  // What is quantised, then, but of the rest, what is left of the same groups.
+  const size_t at = static_cast<size_t>(p.group) + (quantised ? 0 : 2);
+  QuantizeReport::Group& g = report.groups[at];
   const int64_t after = p.bytes();
   g.matrices += quantised ? 1 : 0;
   g.bytes_before += p.source->bytes;
@@ -223,8 +225,13 @@ int64_t PlannedTensor::bytes() const {
 QuantizePlan plan_quantize(const Checkpoint& checkpoint, const ModelConfig& config, const QuantizeSettings& settings) {
   QuantizePlan plan;
   plan.files.resize(static_cast<size_t>(checkpoint.file_count()));
-  for (size_t g = 0; g < 3; ++g)
+  for (size_t g = 0; g < 2; ++g)
     plan.report.groups.push_back({.name = kGroupName[g], .format = format_name(settings.format[g])});
+  for (size_t g = 0; g < 3; ++g) {
+    const bool keep = settings.format[g] == WeightFormat::keep;
+    plan.report.groups.push_back(
+        {.name = kGroupName[g], .format = str(format_name(settings.format[g]), keep ? "" : " already")});
+  }
   const Planner planner(checkpoint, config, settings);
   for (const TensorInfo& t : checkpoint.tensors()) {
     PlannedTensor p = planner.plan(t);
@@ -235,8 +242,8 @@ QuantizePlan plan_quantize(const Checkpoint& checkpoint, const ModelConfig& conf
     std::ranges::sort(file, {}, [](const PlannedTensor& p) { return std::pair(p.source->begin, p.source->bytes); });
   check_formats(checkpoint, plan);
   plan.report.files = checkpoint.file_count();
-  std::erase_if(plan.report.groups, [](const auto& g) { return g.matrices == 0 && g.name != kGroupName[2]; });
-  if (plan.report.groups.size() == 1)
+  std::erase_if(plan.report.groups, [](const auto& g) { return g.bytes_before == 0 && g.name != kGroupName[2]; });
+  if (std::ranges::none_of(plan.report.groups, [](const auto& g) { return g.matrices > 0; }))
     fail(ErrorCode::invalid_argument, "model: ", checkpoint.directory(),
          " has no BF16 or F32 matrix that qkv and experts ask for: nothing would be quantised");
   return plan;

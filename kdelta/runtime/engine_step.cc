@@ -432,8 +432,12 @@ bool Engine::end_constrained(Request& r, TokenConstraint::Next next) {
 // False when the request has ended.
 bool Engine::take_token(Request& r, const SampleResult& s) {
   if (s.token < 0) {
-    fail_request(r, r.options.constraint ? "no usable logit among the tokens that its constraint allows"
-                                         : "no usable logit: the model produced NaN or infinity");
+    // What is barred as an end is often all that a constraint has left.
+    std::string why = r.options.constraint ? "no usable logit among the tokens that its constraint allows"
+                                           : "no usable logit: the model produced NaN or infinity";
+    if (const int64_t least = r.options.min_tokens; r.options.constraint && std::ssize(r.output) < least)
+      why += str("; min_tokens: ", least, " allows no end behind ", std::ssize(r.output));
+    fail_request(r, why.c_str());
     return false;
   }
   publish(r);

@@ -218,6 +218,15 @@ TEST(Program, InspectPlansOneOfSeveralRanks) {
             "kdelta: --ranks: 7: linear_attn_config.num_heads: 96 cannot be dealt to 7 ranks in equal parts");
 }
 
+TEST(Program, InspectSaysWithWhatContextItCountsTheOpsOfAStep) {
+  const std::string base = std::string("inspect ") + kTiny + " --ops -c ";
+  EXPECT_THAT(run_program(base + "1024").out, AllOf(HasSubstr("512 tokens of a prompt, in a context of 1024 (-c)\n"),
+                                                    HasSubstr("one token, in a context of 1024 (-c)\n")));
+  EXPECT_THAT(run_program(base + "256").out, HasSubstr("256 tokens of a prompt, in a context of 256 (-c)\n"));
+  const Json j = parse_json(run_program(base + "256 --json").out, {"inspect"});
+  for (const Json& step : j.find("steps")->array()) EXPECT_EQ(step.find("context")->integer(), 256);
+}
+
 TEST(Program, InspectOfABareConfigAllocatesNoWeights) {
   // 2.8 T parameters within 1 GB of address space.
   const Result r =

@@ -264,9 +264,19 @@ TEST_F(Generate, BenchServeMeasuresWhatUsersOfAServerSee) {
   const std::string few = "bench serve models/tiny-k3 --num-prompts 2 --concurrency 1 -p 8 -n 4 -r 1 -t 1 -q -o json ";
   const Result none = run_program(few + "--good-first 0.000001");
   EXPECT_THAT(none.out, HasSubstr("\"goodput_per_s\":0.0000")) << "no token comes that soon";
-  const Result wrong = run_program("bench serve --url http://127.0.0.1:1 --num-prompts 1 --concurrency 1 -r 1");
-  EXPECT_EQ(wrong.status, 1) << "where nobody listens";
-  EXPECT_THAT(wrong.err, HasSubstr("1 of 1 requests failed"));
+}
+
+TEST_F(Generate, BenchServeOfAServerThatIsNotThereFailsAtOnceWithoutATable) {
+  const std::string base = "bench serve --concurrency 1,2 --url http://127.0.0.1:1";
+  for (const char* more : {"", "/", "/v1", "/v1/ --no-warmup", " --no-warmup -o json"}) {
+    const Result r = run_program(base + more);
+    EXPECT_EQ(r.status, 1) << more;
+    EXPECT_EQ(r.out, "") << more;
+    EXPECT_THAT(r.err, testing::MatchesRegex(
+                           "kdelta: --url: http://127.0.0.1:1[/v1]*: no request was answered: Connection refused\n"))
+        << more;
+  }
+  EXPECT_THAT(run_program(base + "/v2").err, HasSubstr("expected http://HOST[:PORT][/v1]"));
 }
 
 }  // namespace

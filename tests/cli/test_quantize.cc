@@ -57,6 +57,16 @@ TEST(QuantizeCommand, ADryRunSaysHowManyFilesOfAStoppedRunWouldBeKept) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(QuantizeCommand, WhatIsLeftAsItIsHasALineThatSaysWhy) {
+  const std::string command = "quantize models/tiny-k3 --dry-run ";
+  EXPECT_THAT(run_program(command).out, testing::AllOf(testing::ContainsRegex("routed experts +MXFP4 already +2.1 MB"),
+                                                       testing::ContainsRegex("the rest +as it is ")));
+  EXPECT_THAT(run_program(command + "--experts keep").out, testing::ContainsRegex("routed experts +as it is +2.1 MB"));
+  const Result none = run_program(command + "--qkv keep");
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err, HasSubstr("nothing would be quantised"));
+}
+
 // What is written for others is said to be so when it is written and when it is loaded.
 TEST(QuantizeCommand, Int8IsSaidToBeForOtherEngines) {
   std::string folder = testing::TempDir() + "kdelta_cli_int8_XXXXXX";

@@ -226,6 +226,28 @@ TEST(Usage, WhatTheParserRefusesIsSaidLikeEverythingElse) {
   }
 }
 
+TEST(Usage, EveryCommandTakesItsModelByTheSameNames) {
+  for (const char* command : {"run", "generate -i README.md -o x", "serve", "chat", "inspect", "tokenize", "perplexity",
+                              "bench", "bench serve", "logits --ids 1 --out x", "quantize"})
+    for (const char* name : {" ", " -m ", " --model ", " --model-path "}) {
+      const Result r = run_program(std::string(command) + name + "/nowhere");
+      EXPECT_EQ(r.status, 2) << command << name;
+      EXPECT_THAT(r.err, HasSubstr("'/nowhere': no such directory")) << command << name;
+    }
+}
+
+TEST(Usage, AnAnswerThatMustNotEndWhereItsConstraintDoesNamesTheFlagOnALineOfItsOwn) {
+  for (const char* command : {"run", "chat"}) {
+    const Result r = run_program(std::string(command) + " " + kTiny + " -p And --choice abc --min-tokens 40 -q");
+    EXPECT_EQ(r.status, 1) << command;
+    EXPECT_EQ(r.out, "abc\n") << command;
+    EXPECT_THAT(r.err, testing::MatchesRegex(
+                           "kdelta: generation failed: no usable logit among the tokens that its constraint allows; "
+                           "--min-tokens: 40 allows no end behind [0-9]+\n"))
+        << command;
+  }
+}
+
 TEST(Usage, AnArchitectureThatIsUnknownIsShown) {
   const std::filesystem::path folder =
       std::filesystem::path(testing::TempDir()) / ("kdelta_arch_" + std::to_string(getpid()));
