@@ -8,12 +8,6 @@ namespace kdelta::server {
 
 using net::ip::tcp;
 
-std::string_view HttpRequest::header(std::string_view lower_name) const {
-  for (const auto& [name, value] : headers)
-    if (name == lower_name) return value;
-  return {};
-}
-
 HttpServer::Impl::Impl(HttpOptions o, HttpHandler h)
     : options(std::move(o)), handler(std::move(h)), pool(static_cast<size_t>(options.handlers)) {
   const auto fail = [&](const char* what, const std::string& why) {

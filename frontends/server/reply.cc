@@ -6,6 +6,12 @@
 
 namespace kdelta::server {
 
+std::string_view HttpRequest::header(std::string_view lower_name) const {
+  for (const auto& [name, value] : headers)
+    if (name == lower_name) return value;
+  return {};
+}
+
 std::string_view error_type(int status) {
   switch (status) {
     case 401:
