@@ -125,6 +125,7 @@ struct ServeFlags {
   std::vector<std::string> names, keys, origins;
   int64_t max_waiting = 256, max_body_mb = 8, max_connections = 16384;
   double timeout = 0, step_timeout = 300, shutdown_timeout = 30, ping_interval = 15, stall_timeout = 30;  // seconds
+  double retry_window = 60;
   bool no_log = false, quiet = false;
 };
 int serve(const ServeFlags& options);

@@ -303,6 +303,12 @@ class Program {
     c.add_option("--shutdown-timeout", o.shutdown_timeout, "Seconds that running requests have to finish after SIGTERM")
         ->capture_default_str()
         ->check(seconds);
+    c.add_option(
+         "--retry-window", o.retry_window,
+         "Seconds that an answer under an Idempotency-Key goes on without its client, and that answers to keys and "
+         "request ids are kept for requests sent again; 0: none")
+        ->capture_default_str()
+        ->check(seconds);
     c.add_option("--sse-ping-interval", o.ping_interval, "Seconds of silence of a stream after which a comment is sent")
         ->capture_default_str()
         ->check(CLI::Range(0.1, 1e6));

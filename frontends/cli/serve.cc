@@ -55,6 +55,7 @@ int serve(const ServeFlags& o) {
   s.api.keys = keys_of(o);
   s.api.origins = o.origins;
   s.api.timeout = of_seconds(o.timeout);
+  s.api.retries.window = of_seconds(o.retry_window);
   s.api.metrics_prefix = o.metrics_prefix;
   if (!o.no_log) s.api.log = [](const std::string& line) { say("{}\n", line); };
   s.service.max_waiting = o.max_waiting;

@@ -19,7 +19,7 @@ class AnswerExchange final : public Exchange {
   }
   ~AnswerExchange() override {
     answers_->cancel();
-    for (const std::string& id : ids_) running_.remove(id);
+    for (const std::string& id : ids_) running_.remove(id, answers_);
   }
 
   void next(Output& out) override {
@@ -67,6 +67,8 @@ class AnswerExchange final : public Exchange {
   }
 
   static Reply failure_of(const ServiceEnd& end) {
+    // The engine's word for an answer that may not end although its constraint allows nothing else.
+    if (end.error.find("; min_tokens: ") != std::string::npos) return error_reply(400, end.error, "", "min_tokens");
     if (end.reason == "error") return error_reply(500, end.error);
     return end.error.empty() ? error_reply(499, "the request was cancelled", "cancelled", "", "cancelled")
                              : error_reply(503, end.error);
@@ -74,7 +76,7 @@ class AnswerExchange final : public Exchange {
 
   void fail(const Reply& error, Output& out) {
     answers_->cancel();
-    out.done = true;
+    out.done = out.failed = true;
     if (stream_)
       out.piece += format_->failure(error);
     else
@@ -119,9 +121,9 @@ void RunningRequests::add(const std::string& id, const std::shared_ptr<Answers>&
   answers_[id] = answers;
 }
 
-void RunningRequests::remove(const std::string& id) {
+void RunningRequests::remove(const std::string& id, const std::shared_ptr<Answers>& answers) {
   const std::lock_guard lock(mutex_);
-  answers_.erase(id);
+  if (const auto it = answers_.find(id); it != answers_.end() && it->second.lock() == answers) answers_.erase(it);
 }
 
 bool RunningRequests::cancel(const std::string& id) {

@@ -21,7 +21,8 @@ class RunningRequests {
  public:
   // Forgotten when `answers` is gone.
   void add(const std::string& id, const std::shared_ptr<Answers>& answers);
-  void remove(const std::string& id);
+  // Those of another request by that id stay.
+  void remove(const std::string& id, const std::shared_ptr<Answers>& answers);
   // False when none is under way by that id.
   bool cancel(const std::string& id);
 

@@ -47,6 +47,22 @@ Reply refusal_of(const Error& e) {
   return error_reply(500, e.what());
 }
 
+// What `ask` gives, or the reply to what it throws.
+template <class Ask>
+Answered replied(Ask ask) {
+  try {
+    return ask();
+  } catch (const Refused& refused) {
+    return {.reply = refused.reply};
+  } catch (const Error& e) {
+    return {.reply = refusal_of(e)};
+  } catch (const std::bad_alloc&) {
+    return {.reply = error_reply(500, "out of memory")};
+  } catch (const std::exception& e) {
+    return {.reply = error_reply(500, e.what())};
+  }
+}
+
 bool is_space(char c) {
   return c == ' ' || c == '\t';
 }
@@ -60,6 +76,12 @@ std::string_view bearer_of(std::string_view authorization) {
   authorization.remove_prefix(scheme.size());
   while (!authorization.empty() && is_space(authorization.front())) authorization.remove_prefix(1);
   return authorization;
+}
+
+// The API key that a request brings, or "".
+std::string_view key_of(const HttpRequest& r) {
+  const std::string_view bearer = bearer_of(r.header("authorization"));
+  return bearer.empty() ? r.header("x-api-key") : bearer;
 }
 
 // "%2F" is "/". What is no such triple stays as it is.
@@ -173,7 +195,8 @@ std::span<const Api::Route> Api::routes() {
 Api::Api(ApiOptions options)
     : options_(std::move(options)),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-                   .count()) {
+                   .count()),
+      retries_(options_.retries) {
   for (const std::string& key : options_.keys)
     if (key.empty()) throw std::invalid_argument("an API key is empty");
 }
@@ -207,8 +230,7 @@ std::optional<Reply> Api::check(const HttpRequest& r) const {
   if (!may_ask(r))
     return error_reply(403, "Origin: '" + printable(r.header("origin")) + "' is none that this server allows");
   if (options_.keys.empty()) return std::nullopt;
-  std::string_view given = bearer_of(r.header("authorization"));
-  if (given.empty()) given = r.header("x-api-key");
+  const std::string_view given = key_of(r);
   if (!given.empty() && is_key(options_.keys, given)) return std::nullopt;
   Reply refused = error_reply(401, "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY", "", "",
                               "invalid_api_key");
@@ -237,7 +259,7 @@ Headers Api::headers(const HttpRequest& r) const {
   if (!any) out.emplace_back("Vary", "Origin");
   if (!allows(origin)) return out;
   out.emplace_back("Access-Control-Allow-Origin", any ? "*" : origin);
-  out.emplace_back("Access-Control-Expose-Headers", "x-request-id, Retry-After");
+  out.emplace_back("Access-Control-Expose-Headers", "x-request-id, Retry-After, Idempotent-Replayed");
   if (r.method != "OPTIONS") return out;
   out.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
   const std::string wanted(r.header("access-control-request-headers"));
@@ -258,17 +280,7 @@ void Api::log(const HttpRequest& r, int status, double seconds) const {
 }
 
 Answered Api::handle(const HttpRequest& r, Wake wake) {
-  try {
-    return route(r, wake);
-  } catch (const Refused& refused) {
-    return {.reply = refused.reply};
-  } catch (const Error& e) {
-    return {.reply = refusal_of(e)};
-  } catch (const std::bad_alloc&) {
-    return {.reply = error_reply(500, "out of memory")};
-  } catch (const std::exception& e) {
-    return {.reply = error_reply(500, e.what())};
-  }
+  return replied([&] { return route(r, wake); });
 }
 
 Answered Api::route(const HttpRequest& r, const Wake& wake) {
@@ -428,7 +440,12 @@ Answered Api::run(const Call& c, AnswerRequest request, const char* id_prefix, M
   if (request.model.empty()) request.model = options_.names.front();
   const std::string id = new_id(id_prefix);
   std::unique_ptr<AnswerFormat> format = make_format(request, id);
-  return answer(service(), running_, request, c.request, id, std::move(format), {.timeout = options_.timeout}, c.wake);
+  return retries_.answer(c.request, std::string(key_of(c.request)), c.wake, [&](Wake wake) {
+    return replied([&] {
+      return answer(service(), running_, request, c.request, id, std::move(format), {.timeout = options_.timeout},
+                    std::move(wake));
+    });
+  });
 }
 
 Answered Api::complete(const Call& c) {

@@ -8,6 +8,7 @@
 #include "frontends/server/answers.h"
 #include "frontends/server/http.h"
 #include "frontends/server/openapi.h"
+#include "frontends/server/retries.h"
 
 namespace kdelta::server {
 
@@ -17,6 +18,7 @@ struct ApiOptions {
   std::vector<std::string> origins;  // that browsers may come from; "*": any
   std::optional<uint64_t> seed;      // of requests that name none; else random ones
   RequestLimits limits;
+  RetryOptions retries;
   std::chrono::milliseconds timeout{0};  // of one request; 0: none
   std::string metrics_prefix = "kdelta_";
   std::function<void(const std::string&)> log;  // a line of JSON for every request
@@ -29,6 +31,8 @@ class Api {
   // body says nothing.
   void serve(Service& service, const GenerateOptions& defaults);
   HttpHandler handler();
+  // The server is about to end: what nobody reads does so now.
+  void drain() { retries_.drain(); }
 
  private:
   // A request on its way to its endpoint: what "{id}" of the path was, and the body of one that takes a body.
@@ -85,6 +89,7 @@ class Api {
   GenerateOptions defaults_;  // fixed before service_ is
   std::atomic<Service*> service_{nullptr};
   RunningRequests running_;
+  Retries retries_;  // ends before what its answers know
 };
 
 // Whether `given` is one of `keys`, in a time that does not tell how much of a key it got right.

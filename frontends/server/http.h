@@ -51,6 +51,7 @@ class Exchange {
     std::optional<Reply> head;
     std::string piece;  // one or several whole events
     bool done = false;
+    bool failed = false;  // with done: the stream ends with an error
   };
 
   virtual ~Exchange() = default;

@@ -30,6 +30,14 @@ Json replies(const Endpoint& e) {
   return out;
 }
 
+// Retries' (retries.h).
+Json retry_key() {
+  return object({{"name", "Idempotency-Key"},
+                 {"in", "header"},
+                 {"description", "Requests with one key are answered once: they join the answer or get what was kept"},
+                 {"schema", object({{"type", "string"}, {"pattern", "^[!-~]{1,255}$"}})}});
+}
+
 Json operation(const Endpoint& e) {
   Json out = object({{"summary", e.summary}});
   if (std::string_view(e.path).find(kId) != std::string_view::npos)
@@ -37,6 +45,7 @@ Json operation(const Endpoint& e) {
                                               {"in", "path"},
                                               {"required", true},
                                               {"schema", object({{"type", "string"}, {"minLength", 1}})}})});
+  if (e.streams) out.set("parameters", Json::Array{retry_key()});
   if (*e.body != '\0')
     out.set("requestBody", object({{"required", true}, {"content", content("application/json", reference(e.body))}}));
   out.set("responses", replies(e));

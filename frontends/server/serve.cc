@@ -58,6 +58,7 @@ int serve(const ServeOptions& options, const std::function<Engine()>& load,
   say("ready: " + url);
   signals.wait();
   say("shutting down: requests that run may finish, a second signal ends them");
+  api.drain();
   service.drain();
   http->drain();
   const auto until = Clock::now() + options.shutdown_timeout;

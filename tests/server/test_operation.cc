@@ -1,9 +1,7 @@
 // Running a server: clients that leave, queues that are full, keys, origins, shutting down, engines that break.
 #include <gmock/gmock.h>
 
-#include <condition_variable>
-#include <mutex>
-
+#include "tests/server/gate.h"
 #include "tests/server/server.h"
 
 namespace kdelta {
@@ -13,46 +11,18 @@ using namespace std::chrono_literals;
 using test::at;
 using test::Client;
 using test::events;
+using test::Gate;
 using test::json;
 using test::Response;
 using test::Server;
+using test::soon;
 using testing::HasSubstr;
-
-template <class F>
-bool soon(F condition) {
-  for (int i = 0; i < 2000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(10ms);
-  }
-  return false;
-}
 
 const std::string kEndless = R"({"prompt":"In the","max_tokens":200,"ignore_eos":true,"temperature":0)";
 
 std::string endless(bool stream) {
   return kEndless + (stream ? R"(,"stream":true})" : "}");
 }
-
-// While it is shut the engine stands before its next step.
-class Gate {
- public:
-  std::function<void()> hook() {
-    return [this] {
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, 40s, [&] { return open_; });
-    };
-  }
-  void set(bool open) {
-    const std::lock_guard lock(mutex_);
-    open_ = open;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = true;
-};
 
 // F2: in the queue, in prefill and in decode, streaming and not.
 TEST(Operation, AClientThatLeavesEndsItsRequestWhereverItIs) {
