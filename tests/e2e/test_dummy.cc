@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "kdelta/io/json.h"
 #include "kdelta/model/dummy.h"
@@ -46,6 +47,51 @@ TEST(Dummy, KimiK3TakesWhatItsFormatsTake) {
   EXPECT_GE(bytes, other * 2);
   EXPECT_LE(bytes, other * 2 + other / 250);
   EXPECT_EQ(m.report.mapped_bytes, 0);
+}
+
+// The configuration for measurements on one device: thirteen layers, of every kind and as many as commit two blocks of
+// the attention residuals, with the widths that each of eight ranks has when experts are dealt by width. A rank's up
+// projection of the latents, an eighth of the columns, is whole here.
+TEST(Dummy, TheRankOfKimiK3HasAnEighthOfEveryMatrixThatIsDealt) {
+  const LoadChoices one_of_eight{.shard = {.rank = 0, .ranks = 8, .split = ExpertSplit::width}};
+  const LoadedModel whole = load_model("tests/configs/kimi_k3", LoadFormat::config_only, one_of_eight),
+                    rank = load_model("tests/configs/kimi_k3_rank", LoadFormat::config_only);
+  std::map<std::string, std::pair<DType, Shape>> wanted;
+  for (const PlacedSpec& p : whole.model->weights())
+    if (Matrix* const* m = std::get_if<Matrix*>(&p.spec.target))
+      wanted[p.prefix + p.spec.names[0]] = {(*m)->dtype, p.spec.shape};
+  int compared = 0, up = 0;
+  for (const PlacedSpec& p : rank.model->weights()) {
+    Matrix* const* m = std::get_if<Matrix*>(&p.spec.target);
+    if (m == nullptr) continue;
+    const std::string name = p.prefix + p.spec.names[0];
+    // The last layer of either model attends whatever its number.
+    if (name.find("layers.12.self_attn") != std::string::npos) continue;
+    auto [dtype, shape] = wanted.at(name);
+    if (name.ends_with("routed_expert_up_proj")) ++up, shape = {shape[0], shape[1] * 8};
+    EXPECT_EQ((*m)->dtype, dtype) << name;
+    EXPECT_EQ(p.spec.shape, shape) << name;
+    ++compared;
+  }
+  EXPECT_EQ(up, 12);
+  EXPECT_GT(compared, 12 * 896 * 3);
+  EXPECT_TRUE(rank.config.mixer.back() == MixerKind::mla && rank.config.mixer[3] == MixerKind::mla);
+}
+
+TEST(Dummy, AKimiK3WithMxFp4ExpertsRuns) {
+  const LoadedModel m = load_model("tests/golden/k3_a", LoadFormat::dummy);
+  int fp4 = 0;
+  for (const PlacedSpec& p : m.model->weights())
+    if (Matrix* const* matrix = std::get_if<Matrix*>(&p.spec.target)) fp4 += (*matrix)->dtype == DType::f4_e2m1;
+  EXPECT_GT(fp4, 0);
+  std::vector<int32_t> ids(70);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 37 % 512);
+  double sum = 0;
+  for (const float logit : run_logits(*m.model, engine_config(DType::bf16), ids).logits) {
+    ASSERT_TRUE(std::isfinite(logit));
+    sum += std::abs(logit);
+  }
+  EXPECT_GT(sum, 0);
 }
 
 // As kdelta quantize writes a Kimi-Linear.
