@@ -5,8 +5,8 @@ installed. CPU time of one thread.
     cmake --install build --prefix PREFIX --component library && pip install .
     python bench/doors.py --library PREFIX [--topic doors]
 
---topic writes bench/results/<cpu>/<date>-doors.json. Needs numpy and the kdelta module; for torch one that was built
-where torch is installed (pip install --no-build-isolation .).
+--topic writes bench/results/<cpu>/<date>-doors.json. Needs numpy and the kdelta module. --device cuda: on torch's CUDA tensors
+instead, where C is kdelta_gpu_c_program --time.
 """
 
 import argparse
@@ -69,15 +69,27 @@ def over_dlpack():
                   "kda": lambda: ops.kda(**kda, out=out, context=context)})
 
 
-def through_torch():
+def in_torch(device):
+    import torch
+
+    torch.set_num_threads(1)
+    return (torch.empty(0, 32, device=device),
+            {n: torch.from_numpy(a).to(device) if isinstance(a, numpy.ndarray) else a for n, a in kda_on_no_rows().items()})
+
+
+def over_dlpack_from_torch(device):
+    empty, kda = in_torch(device)
+    out = kda["v"].clone()
+    return timed({"activation": lambda: ops.activation(empty, empty, "swiglu", out=empty), "kda": lambda: ops.kda(**kda, out=out)})
+
+
+def through_torch(device):
     """Results are new tensors there, by an allocation of PyTorch's."""
     import torch
 
     import kdelta.torch
 
-    torch.set_num_threads(1)
-    empty = torch.empty(0, 32)
-    kda = {n: torch.from_numpy(a) if isinstance(a, numpy.ndarray) else a for n, a in kda_on_no_rows().items()}
+    empty, kda = in_torch(device)
     times = timed({"activation": lambda: torch.ops.kdelta.activation(empty, empty, "swiglu"),
                    "kda": lambda: torch.ops.kdelta.kda(**kda, max_len=1, scale=1.0)})
     return f"torch.ops ({kdelta.torch.implementation})", times
@@ -93,13 +105,18 @@ def machine():
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--library", type=pathlib.Path, required=True)
+    parser.add_argument("--library", type=pathlib.Path, help="for the C interface on the CPU")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--topic")
     args = parser.parse_args()
     rows = []
-    doors = [("C", through_c(args.library)), ("DLPack from numpy", over_dlpack())]
+    doors = [("C", through_c(args.library))] if args.library else []
+    if args.device == "cpu":
+        doors.append(("DLPack from numpy", over_dlpack()))
     if importlib.util.find_spec("torch"):
-        doors.append(through_torch())
+        where = "" if args.device == "cpu" else " on CUDA"
+        doors += [(name + where, times) for name, times in (("DLPack from torch", over_dlpack_from_torch(args.device)),
+                                                                          through_torch(args.device))]
     operands = {"activation": 3, "kda": 14}
     for door, times in doors:
         for name, t in times.items():

@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "kdelta/api/c.h"
 
@@ -120,7 +122,7 @@ class Context {
  public:
   Context(const std::string& device, int device_id, int threads, bool exact, const std::string& isa,
           const std::string& force)
-      : cuda_(device == "cuda") {
+      : cuda_(device == "cuda"), device_id_(device_id) {
     const kdelta_context_options o{.device_type = cuda_ ? kDLCUDA : kDLCPU,
                                    .device_id = device_id,
                                    .threads = threads,
@@ -133,13 +135,17 @@ class Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  void run(const std::string& op, nb::dict arguments, nb::object stream, nb::object workspace) {
+  void run(const std::string& op, nb::dict arguments, nb::object stream, nb::object workspace, nb::object faults) {
     const Operator& o = find(op);
     alignas(std::max_align_t) std::byte args[kMostBytes] = {};
-    Borrowed borrowed;
-    fill(o, op, args, arguments, borrowed, stream);
+    if (!cuda_ && !(stream.is_none() && workspace.is_none() && faults.is_none()))
+      throw nb::value_error((op + ": stream, workspace and faults: given, expected None on the CPU").c_str());
+    Borrowed on_cpu;
+    std::optional<Borrowed> on_cuda;
+    Borrowed& borrowed = cuda_ ? on_cuda.emplace(device_id_, stream) : on_cpu;
+    fill(o, op, args, arguments, borrowed);
     kdelta_launch launch;
-    if (cuda_) launch_on_device(launch, stream, workspace, borrowed);
+    if (cuda_) launch_on_device(o, args, launch, workspace, faults, borrowed);
     const nb::gil_scoped_release released;
     kdelta_status status = KDELTA_OK;
     // The CPU's scratch is the thread's own and is kept.
@@ -162,7 +168,7 @@ class Context {
     const Operator& o = find(op);
     alignas(std::max_align_t) std::byte args[kMostBytes] = {};
     Borrowed borrowed;
-    fill(o, op, args, arguments, borrowed, nb::none());
+    fill(o, op, args, arguments, borrowed);
     size_t bytes = 0;
     check(o.workspace(context_, args, &bytes));
     return bytes;
@@ -177,8 +183,7 @@ class Context {
     return found->second;
   }
 
-  static void fill(const Operator& o, const std::string& op, std::byte* args, nb::dict& arguments, Borrowed& borrowed,
-                   nb::handle stream) {
+  static void fill(const Operator& o, const std::string& op, std::byte* args, nb::dict& arguments, Borrowed& borrowed) {
     static_assert(sizeof(kdelta_mla_args) <= kMostBytes && sizeof(kdelta_kda_args) <= kMostBytes);
     std::memcpy(args, &o.size, sizeof(size_t));
     size_t used = 0;
@@ -192,7 +197,7 @@ class Context {
       switch (f.kind) {
         case Kind::tensor:
         case Kind::written:
-          put(borrowed.view(value, op.c_str(), f.name, f.kind == Kind::written, stream));
+          put(borrowed.view(value, op.c_str(), f.name, f.kind == Kind::written));
           break;
         case Kind::i32:
           put(nb::cast<int32_t>(nb::handle(value)));
@@ -214,18 +219,40 @@ class Context {
     }
   }
 
-  static void launch_on_device(kdelta_launch& launch, nb::handle stream, nb::handle workspace, Borrowed& borrowed) {
-    if (!stream.is_none()) launch.stream = reinterpret_cast<void*>(nb::cast<uintptr_t>(stream));
-    if (workspace.is_none()) return;
-    const DLTensor* t = borrowed.view(workspace, "Context.run", "workspace", true, stream);
+  std::pair<void*, size_t> own_memory(nb::handle array, const char* name, Borrowed& borrowed) const {
+    const DLTensor* t = borrowed.view(array, "Context.run", name, true);
+    if (t->device.device_type != kDLCUDA || t->device.device_id != device_id_)
+      throw nb::value_error((std::string("Context.run: ") + name + ": not on the context's device").c_str());
     int64_t bytes = t->dtype.bits / 8;
     for (int32_t i = 0; i < t->ndim; ++i) bytes *= t->shape[i];
-    launch.workspace = static_cast<std::byte*>(t->data) + t->byte_offset;
-    launch.workspace_bytes = static_cast<size_t>(bytes);
+    return {static_cast<std::byte*>(t->data) + t->byte_offset, static_cast<size_t>(bytes)};
+  }
+
+  // Scratch: memory of the caller's, or a function of a number of bytes that gives some.
+  void launch_on_device(const Operator& o, const std::byte* args, kdelta_launch& launch, nb::handle workspace,
+                        nb::handle faults, Borrowed& borrowed) {
+    nb::object memory = nb::borrow(workspace);
+    if (PyCallable_Check(workspace.ptr())) {
+      size_t needed = 0;
+      check(o.workspace(context_, args, &needed));
+      memory = needed == 0 ? nb::none() : nb::object(workspace(needed));
+    }
+    if (!memory.is_none()) {
+      const auto [data, bytes] = own_memory(memory, "workspace", borrowed);
+      launch.workspace = data;
+      launch.workspace_bytes = bytes;
+    }
+    if (!faults.is_none()) {
+      const auto [data, bytes] = own_memory(faults, "faults", borrowed);
+      if (bytes != sizeof(uint32_t)) throw nb::value_error("Context.run: faults: expected one word of 32 bits");
+      launch.faults = static_cast<uint32_t*>(data);
+    }
+    launch.stream = borrowed.stream();
   }
 
   kdelta_context* context_ = nullptr;
   bool cuda_;
+  int device_id_;
 };
 
 }  // namespace
@@ -236,7 +263,7 @@ void bind_operators(nb::module_& m) {
            nb::arg("device") = "cpu", nb::arg("device_id") = 0, nb::arg("threads") = 0, nb::arg("exact") = false,
            nb::arg("isa") = "", nb::arg("force") = "")
       .def("run", &Context::run, nb::arg("op"), nb::arg("arguments"), nb::arg("stream") = nb::none(),
-           nb::arg("workspace") = nb::none())
+           nb::arg("workspace") = nb::none(), nb::arg("faults") = nb::none())
       .def("workspace", &Context::workspace, nb::arg("op"), nb::arg("arguments"));
 }
 

@@ -1,9 +1,9 @@
-// The CPU kernels of torch.ops.kdelta, by PyTorch's stable C interface of 2.10: one binary for that version and later
-// ones, with no header or class of theirs at run time. Schemas and fake implementations are registered by
+// The kernels of torch.ops.kdelta for the CPU and CUDA, by PyTorch's stable C interface of 2.10: one binary for that
+// version and later ones, with no header or class of theirs. Schemas and fake implementations are registered by
 // kdelta/torch.py. An operator is a row: its arguments in the order of its schema, and the tensor that its result is
 // like.
+#include <dlfcn.h>
 #include <pthread.h>
-#include <torch/csrc/stable/library.h>
 
 #include <algorithm>
 #include <array>
@@ -11,11 +11,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "frontends/python/torch_abi.h"
 #include "kdelta/api/c.h"
 
 namespace {
@@ -24,9 +27,26 @@ void expect(AOTITorchError failed, const char* what) {
   if (failed)
     throw std::runtime_error(std::string("kdelta: ") + what + " is refused by PyTorch, expected a dense tensor");
 }
+
+// PyTorch hands standard exceptions on as Python's: ValueError, MemoryError and RuntimeError.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
+};
 void check(kdelta_status status) {
-  if (status != KDELTA_OK) throw std::runtime_error(kdelta_last_error());
+  if (status == KDELTA_OK) return;
+  if (status == KDELTA_INVALID_ARGUMENT) throw std::invalid_argument(kdelta_last_error());
+  if (status == KDELTA_OUT_OF_MEMORY) throw OutOfMemory(kdelta_last_error());
+  throw std::runtime_error(kdelta_last_error());
 }
+
+// A key that PyTorch dispatches by: what the tensors of a call must lie on.
+enum class Key { cpu, cuda };
+constexpr int32_t kMostDevices = 64;
 
 enum class Kind { tensor, maybe, i32, i64, f32, flag, unflag, choice };
 struct Field {
@@ -53,6 +73,13 @@ struct Operator {
 
 constexpr size_t kMostTensors = 24, kMostBytes = 512;
 
+// A function of PyTorch that not every one of them has; its library is loaded already.
+template <class F>
+F* find(const char* library, const char* name) {
+  void* const loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+  return loaded == nullptr ? nullptr : reinterpret_cast<F*>(dlsym(loaded, name));
+}
+
 // What a call's scratch depends on: all but data. A step like the last one, as most are, need not ask for its size.
 struct Description {
   std::array<int64_t, 320> words;
@@ -78,6 +105,7 @@ struct Known {
 // What a call took from PyTorch's stack, given back at its end.
 class Call {
  public:
+  explicit Call(Key key) : key_(key) {}
   ~Call() {
     for (size_t i = 0; i < count_; ++i) aoti_torch_delete_tensor_object(handles_[i]);
   }
@@ -93,7 +121,7 @@ class Call {
     expect(aoti_torch_get_dtype(handle, &dtype), name);
     v.ndim = static_cast<int32_t>(rank);
     v.dtype = dtype_of(dtype);
-    v.device = {kDLCPU, 0};
+    v.device = key_ == Key::cpu ? DLDevice{kDLCPU, 0} : device_of(handle, name);
     v.byte_offset = 0;
     description.add(dtype);
     description.add(rank);
@@ -102,6 +130,16 @@ class Call {
       description.add(v.strides[i]);
     }
     return &v;
+  }
+
+  // kDLCPU for all that is not CUDA, which the operators refuse by that name.
+  static DLDevice device_of(AtenTensorHandle handle, const char* name) {
+    static const int32_t cuda = aoti_torch_device_type_cuda();
+    int32_t type = 0, index = 0;
+    expect(aoti_torch_get_device_type(handle, &type), name);
+    if (type != cuda) return {kDLCPU, 0};
+    expect(aoti_torch_get_device_index(handle, &index), name);
+    return {kDLCUDA, index};
   }
 
   Description description;
@@ -125,32 +163,54 @@ class Call {
       put(aoti_torch_dtype_bool(), {kDLBool, 8, 1});
       put(aoti_torch_dtype_float8_e4m3fn(), {10, 8, 1});
       put(aoti_torch_dtype_float8_e5m2(), {12, 8, 1});
+      if (auto* e8m0 = find<decltype(torch_dtype_float8_e8m0fnu)>("libtorch_cpu.so", "torch_dtype_float8_e8m0fnu"))
+        put(e8m0(), {14, 8, 1});
       return k;
     }();
     return dtype >= 0 && static_cast<size_t>(dtype) < known.size() ? known[static_cast<size_t>(dtype)] : kUnknown;
   }
   static constexpr DLDataType kUnknown{99, 0, 1};  // which every operator refuses by the argument's name
 
+  Key key_;
   std::array<AtenTensorHandle, kMostTensors> handles_;
   std::array<DLTensor, kMostTensors> views_;
   size_t count_ = 0, viewed_ = 0;
 };
 
-// One for each process, with as many threads as PyTorch has when it is made. A child of fork() leaves its parent's
-// alone.
-kdelta_context* context() {
-  static std::atomic<kdelta_context*> current{nullptr};
-  static const int watched = pthread_atfork(nullptr, nullptr, [] { current.store(nullptr); });
+// One for each device and process, on the CPU with as many threads as PyTorch has when it is made. A child of fork()
+// leaves its parent's alone.
+kdelta_context* context(DLDevice device) {
+  static std::array<std::atomic<kdelta_context*>, 1 + kMostDevices> all{};
+  static const int watched = pthread_atfork(nullptr, nullptr, [] {
+    for (auto& one : all) one.store(nullptr);
+  });
+  const bool cuda = device.device_type == kDLCUDA;
+  if (cuda && (device.device_id < 0 || device.device_id >= kMostDevices))
+    throw std::runtime_error("kdelta: cuda:" + std::to_string(device.device_id) + ", expected less than " +
+                             std::to_string(kMostDevices));
+  std::atomic<kdelta_context*>& current = all[cuda ? 1 + static_cast<size_t>(device.device_id) : 0];
   kdelta_context* made = current.load();
   if (made != nullptr) return made;
   uint32_t threads = 1;
   expect(torch_get_num_threads(&threads) != 0 || watched != 0, "its number of threads");
-  const kdelta_context_options options{.threads = static_cast<int32_t>(threads)};
+  const kdelta_context_options options{.device_type = device.device_type,
+                                       .device_id = device.device_id,
+                                       .threads = cuda ? 0 : static_cast<int32_t>(threads)};
   kdelta_context* fresh = nullptr;
   check(kdelta_context_create(&options, &fresh));
   if (current.compare_exchange_strong(made, fresh)) return fresh;
   kdelta_context_destroy(fresh);  // another thread was first
   return made;
+}
+
+// The queue that PyTorch's own operators of this thread use.
+void* current_stream(int32_t device) {
+  static auto* const get =
+      find<decltype(aoti_torch_get_current_cuda_stream)>("libtorch_cuda.so", "aoti_torch_get_current_cuda_stream");
+  if (get == nullptr) throw std::runtime_error("kdelta: this PyTorch has no CUDA streams (libtorch_cuda.so)");
+  void* stream = nullptr;
+  expect(get(device, &stream), "its current stream");
+  return stream;
 }
 
 template <class T>
@@ -180,7 +240,8 @@ int32_t choice_of(const Operator& op, const Field& field, StringHandle text) {
   std::string accepted;
   for (size_t i = 0; i < field.names.size() && field.names[i] != nullptr; ++i)
     accepted += (i == 0 ? "" : ", ") + std::string(field.names[i]);
-  throw std::runtime_error(std::string(op.name) + ": " + field.name + ": '" + given + "', expected one of " + accepted);
+  throw std::invalid_argument(std::string(op.name) + ": " + field.name + ": '" + given + "', expected one of " +
+                              accepted);
 }
 
 // Takes everything off the stack first, so that nothing is lost when an argument is refused.
@@ -217,8 +278,8 @@ void fill(const Operator& op, const Taken& taken, Call& call, std::byte* args) {
       case Kind::i32: {
         const auto value = value_of<int64_t>(raw);
         if (value != static_cast<int32_t>(value))
-          throw std::runtime_error(std::string(op.name) + ": " + f.name + ": " + std::to_string(value) +
-                                   ", expected 32 bits");
+          throw std::invalid_argument(std::string(op.name) + ": " + f.name + ": " + std::to_string(value) +
+                                      ", expected 32 bits");
         put(static_cast<int32_t>(value));
         break;
       }
@@ -245,10 +306,20 @@ void fill(const Operator& op, const Taken& taken, Call& call, std::byte* args) {
   }
 }
 
-// A new dense tensor of one argument's shape and another's dtype.
-AtenTensorHandle like(const Operator& op, const Taken& taken) {
-  const AtenTensorHandle shape = taken.tensors[op.place(op.shape_of)], dtype = taken.tensors[op.place(op.dtype_of)];
+// A new tensor.
+AtenTensorHandle empty(DLDevice device, int64_t rank, const int64_t* sizes, const int64_t* strides, int32_t dtype) {
+  const bool cuda = device.device_type == kDLCUDA;
   AtenTensorHandle made = nullptr;
+  expect(aoti_torch_empty_strided(rank, sizes, strides, dtype,
+                                  cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu(),
+                                  cuda ? device.device_id : -1, &made),
+         "a new tensor");
+  return made;
+}
+
+// A new dense tensor of one argument's shape and another's dtype.
+AtenTensorHandle like(const Operator& op, const Taken& taken, DLDevice device) {
+  const AtenTensorHandle shape = taken.tensors[op.place(op.shape_of)], dtype = taken.tensors[op.place(op.dtype_of)];
   int64_t rank = 0, *sizes = nullptr;
   int32_t type = 0;
   expect(aoti_torch_get_dim(shape, &rank), op.shape_of);
@@ -256,42 +327,63 @@ AtenTensorHandle like(const Operator& op, const Taken& taken) {
   expect(aoti_torch_get_dtype(dtype, &type), op.dtype_of);
   std::array<int64_t, 8> strides;
   if (rank > static_cast<int64_t>(strides.size()))
-    throw std::runtime_error(std::string(op.name) + ": " + op.shape_of + ": " + std::to_string(rank) + " axes");
+    throw std::invalid_argument(std::string(op.name) + ": " + op.shape_of + ": " + std::to_string(rank) + " axes");
   int64_t below = 1;
   for (auto i = static_cast<size_t>(rank); i-- > 0;) {
     strides[i] = below;
     below *= std::max<int64_t>(sizes[i], 1);
   }
-  expect(aoti_torch_empty_strided(rank, sizes, strides.data(), type, aoti_torch_device_type_cpu(), -1, &made),
-         "a result");
-  return made;
+  return empty(device, rank, sizes, strides.data(), type);
 }
 
-void run(const Operator& op, Known& known, StableIValue* stack, uint64_t inputs, uint64_t outputs) {
+// Where a call runs: on the CPU, or where its first CUDA tensor lies.
+DLDevice place_of(Key key, const Operator& op, const Taken& taken) {
+  if (key == Key::cuda)
+    for (size_t i = 0; i < op.fields.size(); ++i) {
+      if (taken.tensors[i] == nullptr) continue;
+      const DLDevice device = Call::device_of(taken.tensors[i], op.fields[i].name);
+      if (device.device_type == kDLCUDA) return device;
+    }
+  return {kDLCPU, 0};
+}
+
+void run(Key key, const Operator& op, Known& known, StableIValue* stack, uint64_t inputs, uint64_t outputs) {
   if (inputs != op.fields.size() || outputs != (op.shape_of != nullptr ? 1 : 0))
     throw std::runtime_error(std::string(op.name) + ": a schema of another version than its kernel");
-  Call call;
+  Call call(key);
   Taken taken;
   take(op, stack, call, taken);
+  const DLDevice device = place_of(key, op, taken);
   alignas(std::max_align_t) std::byte args[kMostBytes] = {};
   fill(op, taken, call, args);
   AtenTensorHandle result = nullptr;
   if (op.shape_of != nullptr) {
-    result = call.own(like(op, taken));
+    result = call.own(like(op, taken, device));
     DLTensor* out = call.view(result, "out");
     std::memcpy(args + op.out, &out, sizeof(out));
   }
-  thread_local std::vector<std::byte> scratch;  // kept
-  kdelta_context* const where = context();
+  kdelta_context* const where = context(device);
   kdelta_launch launch;
   call.description.add(reinterpret_cast<intptr_t>(where));  // which has its number of threads
   if (known.description != call.description) {
     check(op.workspace(where, args, &known.bytes));
     known.description = call.description;
   }
-  if (scratch.size() < known.bytes) scratch.resize(known.bytes);
-  launch.workspace = scratch.data();
-  launch.workspace_bytes = scratch.size();
+  if (device.device_type == kDLCPU) {
+    thread_local std::vector<std::byte> scratch;  // kept
+    if (scratch.size() < known.bytes) scratch.resize(known.bytes);
+    launch.workspace = scratch.data();
+    launch.workspace_bytes = scratch.size();
+  } else {
+    launch.stream = current_stream(device.device_id);
+    if (known.bytes > 0) {  // PyTorch gives it to others only behind this call's work
+      const auto bytes = static_cast<int64_t>(known.bytes);
+      const int64_t one = 1;
+      const AtenTensorHandle scratch = call.own(empty(device, 1, &bytes, &one, aoti_torch_dtype_uint8()));
+      expect(aoti_torch_get_data_ptr(scratch, &launch.workspace), "scratch");
+      launch.workspace_bytes = known.bytes;
+    }
+  }
   check(op.run(where, args, &launch));
   if (result == nullptr) return;
   AtenTensorHandle returned = nullptr;
@@ -377,10 +469,10 @@ OPERATOR(mla, nullptr, nullptr, 0, IN(q), IN(cache), IN(kv_b), IN(out), FIELD(no
   X(short_conv)             \
   X(gated_norm) X(attn_res) X(activation) X(mx_quantize) X(mx_dequantize) X(dequant_situ) X(mla_append) X(mla)
 
-template <const Operator& (*describe)()>
+template <const Operator& (*describe)(), Key key>
 void kernel(StableIValue* stack, uint64_t inputs, uint64_t outputs) {
   thread_local Known known{{.words = {}, .count = 0, .whole = false}, 0};
-  run(describe(), known, stack, inputs, outputs);
+  run(key, describe(), known, stack, inputs, outputs);
 }
 
 }  // namespace
@@ -397,8 +489,37 @@ extern "C" __attribute__((visibility("default"))) const char* kdelta_torch_argum
   return joined.empty() ? nullptr : joined.c_str();
 }
 
-STABLE_TORCH_LIBRARY_IMPL(kdelta, CPU, m) {
-#define ROW(op) m.impl(#op, kernel<op>);
-  KDELTA_OPERATORS(ROW)
+namespace {
+
+// Kernels stay registered for as long as this lives, which is until the process ends.
+class Registration {
+ public:
+  template <Key key>
+  static Registration of(const char* name) {
+    Registration made(name);
+#define ROW(op) made.add(#op, kernel<op, key>);
+    KDELTA_OPERATORS(ROW)
 #undef ROW
-}
+    return made;
+  }
+  Registration(Registration&& other) noexcept : library_(std::exchange(other.library_, nullptr)) {}
+  ~Registration() {
+    if (library_ != nullptr) aoti_torch_delete_library_object(library_);
+  }
+
+ private:
+  explicit Registration(const char* key) {
+    expect(aoti_torch_library_init_impl("kdelta", key, __FILE__, __LINE__, &library_), "a library of kernels");
+  }
+  void add(const char* name, void (*kernel)(StableIValue*, uint64_t, uint64_t)) {
+    constexpr uint64_t kInterface = 0x020a000000000000;  // 2.10
+    expect(torch_library_impl(library_, name, kernel, kInterface), name);
+  }
+
+  TorchLibraryHandle library_ = nullptr;
+};
+
+const Registration cpu = Registration::of<Key::cpu>("CPU");
+const Registration cuda = Registration::of<Key::cuda>("CUDA");
+
+}  // namespace

@@ -10,6 +10,7 @@
 #include "kdelta/api/c_tensor.h"
 #include "kdelta/api/decode_parts.h"
 #include "kdelta/core/check.h"
+#include "kdelta/core/current_device.h"
 #include "kdelta/ops/activation/activation.h"
 #include "kdelta/ops/attn_res/attn_res.h"
 #include "kdelta/ops/dequant_situ/dequant_situ.h"
@@ -238,6 +239,7 @@ void start(const kdelta_context& context, const char* op, const Args& args, cons
     fail(ErrorCode::invalid_argument, op, ": stream and faults: given, expected null on the CPU");
   constexpr size_t kMost = size_t{1} << 62;
   Arena arena(launch.workspace, static_cast<int64_t>(std::min(launch.workspace_bytes, kMost)));
+  const KeepCurrentDevice kept(context.device);
   std::optional<Stream> stream;
   if (context.device.kind == DeviceKind::cuda) stream.emplace(context.device, launch.stream);
   const Exec ex{.device = context.device,

@@ -1,10 +1,11 @@
 /* The operators in C: views in, views out, no copy. What an operator computes, and every rule about its arguments, is
  * written in the header that its comment names; a shape there is a shape here.
  *
- * Views (DLTensor) are only looked at during the call. On the CPU they lie on kDLCPU or kDLCUDAHost, otherwise on the
- * context's CUDA device. "f32|bf16" lists the accepted dtypes. Strides are free where the operator's header says so,
- * never negative; a view that is written may not map two of its elements to one address, and may not overlap another
- * argument (but for the in-place forms that are named). An optional view may be NULL.
+ * Views (DLTensor) are only looked at during the call. On the CPU they lie on kDLCPU or kDLCUDAHost, otherwise, all of
+ * them, on the context's CUDA device: kDLCUDA or kDLCUDAManaged of its number; pinned host memory is refused there. The
+ * thread's current CUDA device stays what it was. "f32|bf16" lists the accepted dtypes. Strides are free where the
+ * operator's header says so, never negative; a view that is written may not map two of its elements to one address, and
+ * may not overlap another argument (but for the in-place forms that are named). An optional view may be NULL.
  *
  * Each operator has a second function, NAME_workspace, that takes the same arguments (data pointers may be NULL there)
  * and says how many bytes of scratch they need; it grows with every size, so the largest shapes give enough for all.

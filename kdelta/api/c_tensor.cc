@@ -115,6 +115,21 @@ int32_t type_of(const DLDevice& d) {
   return type;
 }
 
+std::string place_of(const DLDevice& d) {
+  switch (const int32_t type = type_of(d)) {
+    case kDLCPU:
+      return "the CPU";
+    case kDLCUDA:
+      return str("cuda:", d.device_id);
+    case kDLCUDAHost:
+      return "the CPU (kDLCUDAHost, pinned memory)";
+    case kDLCUDAManaged:
+      return str("cuda:", d.device_id, " (kDLCUDAManaged)");
+    default:
+      return str("a device of another kind (DLPack's ", type, ":", d.device_id, ")");
+  }
+}
+
 bool lies_on(const DLDevice& d, Device device) {
   const int32_t type = type_of(d);
   if (device.kind == DeviceKind::cpu) return type == kDLCPU || type == kDLCUDAHost;
@@ -169,8 +184,8 @@ AnyView Arguments::view(const DLTensor* t, const char* name, bool written) {
       stride[static_cast<size_t>(i)] = s;
     }
   if (!lies_on(t->device, device_))
-    refuse(name, "device ", type_of(t->device), ":", t->device.device_id, " (DLPack's numbers), expected ",
-           to_string(device_));
+    refuse(name, "on ", place_of(t->device), ", expected ",
+           device_.kind == DeviceKind::cpu ? "the CPU" : to_string(device_));
   if (written && elements > 0 && overlaps_itself(shape, stride))
     refuse(name, "two of its elements lie at one address, expected one of its own for each that is written");
   if (planning_) return {reinterpret_cast<void*>(uintptr_t{64}), dtype, shape, stride};

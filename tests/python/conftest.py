@@ -5,7 +5,6 @@ import pathlib
 import re
 import subprocess
 
-import openai
 import pytest
 
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny-k3"
@@ -32,5 +31,7 @@ def url():
 
 @pytest.fixture(scope="session")
 def client(url):
+    import openai  # here, since not every test's environment has it
+
     with openai.OpenAI(base_url=url + "/v1", api_key="secret", max_retries=0) as one:
         yield one

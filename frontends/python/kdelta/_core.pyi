@@ -34,5 +34,9 @@ class Model:
 class Context:
     def __init__(self, device: str = "cpu", device_id: int = 0, threads: int = 0, exact: bool = False, isa: str = "",
                  force: str = "") -> None: ...
-    def run(self, op: str, arguments: dict[str, Any], stream: int | None = None, workspace: Any = None) -> None: ...
+    def run(self, op: str, arguments: dict[str, Any], stream: int | None = None, workspace: Any = None,
+            faults: Any = None) -> None:
+        """On CUDA: a cudaStream_t (None: the current one of the arguments' library), memory or a function of bytes that gives some, and
+        an array of one word that takes a bit for each kind of row that was skipped as wrong."""
+
     def workspace(self, op: str, arguments: dict[str, Any]) -> int: ...

@@ -2,13 +2,16 @@
 
 Shapes, dtypes and rules are those of the C interface (kdelta/api/c_ops.h). What an operator writes it writes in place; `out` may
 be left out where an array of the first argument's kind can be made. numpy has no bfloat16 of its own: arrays of ml_dtypes.bfloat16
-are taken as such. The GIL is released while an operator runs.
+are taken as such. The GIL is released while an operator runs. On CUDA the work goes into torch's current stream, whoever made the arrays,
+and scratch comes from torch; `Context.run` takes both from elsewhere.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from kdelta import _core
@@ -34,6 +37,8 @@ def _named(names: dict[str, int], name: str, argument: str) -> int:
 
 
 def _device(array: Array) -> tuple[str, int]:
+    if type(array).__module__ == "torch":  # whose __dlpack_device__ takes some microseconds
+        return ("cuda", array.get_device()) if array.is_cuda else ("cpu", 0)
     kind, index = array.__dlpack_device__() if hasattr(array, "__dlpack_device__") else (1, 0)
     return ("cuda", int(index)) if int(kind) in (2, 13) else ("cpu", 0)
 
@@ -47,16 +52,24 @@ def _context(device: tuple[str, int]) -> _core.Context:
         return _contexts[key]
 
 
+@functools.cache
+def _torch_of(index: int) -> tuple[Callable[[int], Array], Callable[[], int]]:
+    """Scratch of a CUDA device from torch's allocator, and the handle of torch's current stream there."""
+    import torch
+
+    device = torch.device("cuda", index)
+    return (lambda size: torch.empty(size, dtype=torch.uint8, device=device)), lambda: torch.cuda.current_stream(device).cuda_stream
+
+
 def _run(op: str, like: Array, context: _core.Context | None, arguments: dict[str, Any]) -> None:
     device = _device(like)
     context = context or _context(device)
     if device[0] == "cpu":
         context.run(op, arguments)
         return
-    import torch  # the queue and the scratch of a CUDA call are those of torch's current stream
-
-    scratch = torch.empty(context.workspace(op, arguments), dtype=torch.uint8, device=like.device)
-    context.run(op, arguments, torch.cuda.current_stream(like.device).cuda_stream, scratch)
+    scratch, stream = _torch_of(device[1])
+    # A torch that has this says by itself which stream is its current one.
+    context.run(op, arguments, None if hasattr(type(like), "__dlpack_c_exchange_api__") else stream(), scratch)
 
 
 def _empty(like: Array, shape: tuple[int, ...] | None = None) -> Array:

@@ -1,12 +1,11 @@
 """Operators registered with PyTorch: torch.ops.kdelta.* after `import kdelta.torch`, or as functions of this module.
 
 Each declares what it writes and has a fake implementation, and so goes through torch.compile without a graph break. Tensors are taken as
-they are, without a copy; names and rules are those of kdelta.ops. Wrong arguments are a RuntimeError, as of PyTorch's own operators
-(a ValueError through the Python form). There is no backward pass.
+they are, without a copy; names and rules are those of kdelta.ops, and so are exceptions, but that what a device cannot do is a
+RuntimeError. On CUDA they run in PyTorch's current stream, and may be captured in a graph. There is no backward pass.
 
-`implementation` says what runs them on the CPU: "stable ABI", compiled kernels on PyTorch's stable C interface (in a kdelta that was built
-where torch 2.10 or later is installed), or "python", kdelta.ops over DLPack, with the same bits and some 15 us more a call. On CUDA
-it is kdelta.ops.
+`implementation` says what runs them: "stable ABI", compiled kernels on the C interface that PyTorch keeps stable from 2.10 on, or, with
+an older PyTorch, "python": kdelta.ops over DLPack, with the same bits and some 15 us more a call.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ __all__ = [*_SCHEMAS, "implementation"]
 
 _library = torch.library.Library("kdelta", "DEF")
 _KERNELS = pathlib.Path(_core.__file__).parent / "_torch_ops.so"
-implementation = "stable ABI" if _KERNELS.exists() else "python"
+implementation = "stable ABI" if torch.__version__ >= (2, 10) else "python"
 
 
 def _arguments(name: str) -> list[str]:
@@ -84,8 +83,9 @@ def _through_python(name: str) -> Callable[..., Any]:
 for _name, _schema in _SCHEMAS.items():
     _library.define(f"{_name}({_schema}) -> {'Tensor' if _name in _RESULTS else '()'}", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(f"kdelta::{_name}", _fake(_name), lib=_library)
-    for _key in ("CUDA",) if implementation == "stable ABI" else ("CUDA", "CPU"):
-        _library.impl(_name, _through_python(_name), _key)
+    if implementation == "python":
+        for _key in ("CUDA", "CPU"):
+            _library.impl(_name, _through_python(_name), _key)
     globals()[_name] = getattr(torch.ops.kdelta, _name).default
 
 if implementation == "stable ABI":

@@ -5,8 +5,8 @@ import importlib.util
 import itertools
 import os
 import pathlib
+import re
 import resource
-import shutil
 import subprocess
 import sys
 
@@ -205,18 +205,18 @@ def test_a_compiled_graph_is_whole_and_writes_what_is_declared(name):
     (dict(beta=-1.0), "activation: beta"), (dict(up=torch.zeros(3, 32)[:, ::2]), "stride")])
 def test_wrong_arguments_are_refused_by_name_and_given_back(change, message):
     arguments = CALLS["activation"]() | change
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(ValueError, match=message):
         torch.ops.kdelta.activation(**arguments)
     arguments = CALLS["activation"]() | change
     try:
         torch.ops.kdelta.activation(**arguments)
-    except RuntimeError:
+    except ValueError:
         pass
     assert arguments["gate"]._use_count() == 1
 
 
 def test_a_count_beyond_32_bits_is_refused():
-    with pytest.raises(RuntimeError, match="kda: n_decode: 4294967296, expected 32 bits"):
+    with pytest.raises(ValueError, match="kda: n_decode: 4294967296, expected 32 bits"):
         torch.ops.kdelta.kda(**(kda_call() | dict(n_decode=1 << 32)))
 
 
@@ -252,13 +252,12 @@ def test_the_child_of_a_fork_computes_the_same():
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_without_the_kernels_the_python_form_says_so_and_has_the_same_bits(tmp_path):
-    """In a copy of the package that lacks them, as one built without torch does."""
-    package = pathlib.Path(kdelta.__file__).parent
-    shutil.copytree(package, tmp_path / "kdelta", ignore=shutil.ignore_patterns("_torch_ops.so", "__pycache__"))
+def test_an_older_torch_gets_the_python_form_which_has_the_same_bits(tmp_path):
     torch.save({name: make(name)[1] for name in CALLS}, tmp_path / "arguments")
     code = """
-import sys, torch, kdelta.torch
+import torch
+torch.__version__ = torch.torch_version.TorchVersion("2.9.1")
+import kdelta.torch
 assert kdelta.torch.implementation == "python"
 calls = torch.load("arguments")
 for name, a in calls.items():
@@ -266,8 +265,7 @@ for name, a in calls.items():
     a["result"] = getattr(torch.ops.kdelta, operator)(**a)
 torch.save(calls, "results")
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True,
-                          text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for name, got in torch.load(tmp_path / "results").items():
         operator, want, _ = make(name)
@@ -275,3 +273,22 @@ torch.save(calls, "results")
         for key, value in want.items():
             if isinstance(value, torch.Tensor):
                 assert same(got[key], value), (name, key)
+
+
+def test_the_interface_declared_by_hand_is_that_of_torchs_own_headers(tmp_path):
+    """Both in one file: a type that differs is an error of the compiler's, a name that torch lacks one of the linker's."""
+    source = pathlib.Path(__file__).resolve().parents[3] / "frontends/python/torch_abi.h"
+    names = re.findall(r"(\w+)\(", source.read_text().split('extern "C" {')[1].replace("(*kernel)(", ""))
+    folder = pathlib.Path(torch.__file__).parent
+    in_cuda = "aoti_torch_get_current_cuda_stream"
+    (tmp_path / "both.cc").write_text(f"""
+#define USE_CUDA 1
+#include <torch/csrc/stable/c/shim.h>
+#include "{source}"
+const void* const all[] = {{{", ".join(f"reinterpret_cast<const void*>({n})" for n in names if n != in_cuda)}}};
+int main() {{ return all[0] == nullptr || decltype(&{in_cuda})(nullptr) != nullptr; }}
+""")
+    assert len(names) > 25 and in_cuda in names, names
+    done = subprocess.run(["g++", "-std=c++20", "-I", folder / "include", "both.cc", "-o", "both", f"-L{folder}/lib", "-ltorch_cpu",
+                           "-Wl,--unresolved-symbols=ignore-in-shared-libs"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
