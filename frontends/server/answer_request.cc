@@ -50,6 +50,35 @@ void check_count(const JsonReader& body, const AnswerRequest& r, const RequestLi
     body.refuse("n", "at most " + std::to_string(limits.choices) + " answers of one request");
 }
 
+// What the library has names of its own for, and the names that the OpenAI API has.
+std::vector<std::pair<std::string, std::string>> openai_names(const JsonReader& body) {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const char* same : {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+                           "frequency_penalty", "logit_bias", "max_tokens", "min_tokens", "stop", "tools"})
+    names.emplace_back(same, same);
+  const auto given = [](const JsonReader& object, const char* field) {
+    return object.kind(field).value_or(Json::Kind::null) != Json::Kind::null;
+  };
+  if (given(body, "max_completion_tokens") && !given(body, "max_tokens")) names[8].second = "max_completion_tokens";
+  const bool outputs = body.kind("structured_outputs") == Json::Kind::object &&
+                       given(body.get<JsonReader>("structured_outputs"), "json");
+  names.emplace_back("json_schema", outputs ? "structured_outputs.json" : "response_format.json_schema.schema");
+  for (const char* kind : {"regex", "choice", "grammar"})
+    names.emplace_back(kind, "structured_outputs." + std::string(kind));
+  names.emplace_back("stop_ids", "stop_token_ids");
+  names.emplace_back("effort", "reasoning_effort");
+  return names;
+}
+
+void name_messages(const ConversationFields& fields, FieldNames& names) {
+  for (size_t i = 0; i < fields.messages.size(); ++i) {
+    names.messages.push_back({"messages[" + std::to_string(i) + "]"});
+    auto& [path, arguments] = names.messages.back();
+    for (size_t j = 0; j < fields.messages[i].calls.size(); ++j)
+      arguments.push_back(path + ".tool_calls[" + std::to_string(j) + "].function.arguments");
+  }
+}
+
 bool is_array_of(const Json& value, Json::Kind kind) {
   if (value.kind() != Json::Kind::array || value.array().empty()) return false;
   for (const Json& item : value.array())
@@ -100,7 +129,9 @@ ServiceRequest AnswerRequest::task(size_t prompt, int64_t choice) const {
 }
 
 AnswerRequest read_completion(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
-                              const RequestLimits& limits) {
+                              const RequestLimits& limits, FieldNames& names) {
+  names.fields = openai_names(body);
+  names.fields.emplace_back("prompt", "prompt");
   AnswerRequest r = read_common(body, defaults, limits, kCompletionTokens);
   if (const auto n = body.find_in("logprobs", 0, limits.logprobs)) r.options.logprobs = static_cast<int32_t>(*n);
   if (!body.find<std::string>("suffix").value_or("").empty()) body.refuse("suffix", "an empty string");
@@ -117,7 +148,9 @@ AnswerRequest read_completion(const Engine& engine, const JsonReader& body, cons
 }
 
 AnswerRequest read_chat(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
-                        const RequestLimits& limits) {
+                        const RequestLimits& limits, FieldNames& names) {
+  names.fields = openai_names(body);
+  names.fields.emplace_back("prompt", "messages");
   AnswerRequest r = read_common(body, defaults, limits, kUntilFull);
   r.chat = true;
   const bool logprobs = body.find<bool>("logprobs").value_or(false);
@@ -125,15 +158,26 @@ AnswerRequest read_chat(const Engine& engine, const JsonReader& body, const Gene
   if (top && *top > 0 && !logprobs) body.refuse("top_logprobs", "0 unless logprobs is true");
   if (logprobs) r.options.logprobs = static_cast<int32_t>(top.value_or(0));
   ConversationFields fields = read_conversation(body);
+  name_messages(fields, names);
   read_thinking(body, fields.settings);
-  read_chat_tools(body, fields.settings, r.options);
+  read_chat_tools(body, fields.settings, r.options, names);
   check_options(fields.settings);
   r.thinking = fields.settings.thinking;
+  tell_format(r.options, fields.settings);
   read_nulls(body);
   refuse_unread(body);
   r.prompts.push_back(engine.chat_prompt(fields.messages, fields.settings));
   check_count(body, r, limits);
   return r;
+}
+
+std::vector<int32_t> read_chat_prompt(const Engine& engine, const JsonReader& body) {
+  FieldNames names{.fields = {{"effort", "reasoning_effort"}, {"tools", "tools"}}};
+  return named(names, [&] {
+    const ConversationFields c = read_conversation(body);
+    name_messages(c, names);
+    return engine.chat_prompt(c.messages, c.settings);
+  });
 }
 
 JsonReader read_body(const std::string& body, const std::string& schema) {

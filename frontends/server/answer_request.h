@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "frontends/server/field_names.h"
 #include "kdelta/api/json.h"
+#include "kdelta/api/request_fields.h"
 #include "kdelta/api/service.h"
 
 namespace kdelta::server {
@@ -27,22 +29,26 @@ struct AnswerRequest {
 };
 
 struct RequestLimits {
-  int64_t choices = 16;  // n times prompts
+  int64_t choices = kMostChoices;  // n times prompts
   int64_t logprobs = 20;
 };
 
-// Each throws Error(invalid_argument) whose message names the field.
+// Each throws Error(invalid_argument) whose message names the field, some by the library's name for it: `names` has the
+// caller's, for these and for what the engine refuses later.
 AnswerRequest read_completion(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
-                              const RequestLimits& limits);
+                              const RequestLimits& limits, FieldNames& names);
 AnswerRequest read_chat(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
-                        const RequestLimits& limits);
+                        const RequestLimits& limits, FieldNames& names);
+// The prompt of a body that is a conversation and nothing else; its errors have the caller's names.
+std::vector<int32_t> read_chat_prompt(const Engine& engine, const JsonReader& body);
 
 // The Anthropic API's. `counts`: of its count_tokens, which asks for no answer.
 AnswerRequest read_message(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
-                           bool counts = false);
+                           FieldNames& names, bool counts = false);
 
 // The OpenAI Responses API's.
-AnswerRequest read_response(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults);
+AnswerRequest read_response(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
+                            FieldNames& names);
 
 // The whole text of a body as an object of the request schema of that name (openapi.h), which has all its fields; the
 // error's source is "request".

@@ -6,6 +6,7 @@
 #include <random>
 #include <type_traits>
 
+#include "frontends/server/field_names.h"
 #include "frontends/server/metrics.h"
 #include "frontends/server/openapi.h"
 #include "kdelta/api/request_fields.h"
@@ -20,17 +21,6 @@ struct Refused {
 
 bool is_anthropic(const HttpRequest& r) {
   return r.path == "/v1/messages" || r.path.starts_with("/v1/messages/");
-}
-
-std::string field_of(const std::string& message) {
-  std::string rest = message;
-  for (const std::string_view source : {"request: ", "sampling: "})
-    if (rest.starts_with(source)) rest.erase(0, source.size());
-  const size_t end = rest.find(':');
-  const std::string field = end == std::string::npos ? "" : rest.substr(0, end);
-  const bool name =
-      !field.empty() && field.find_first_not_of("abcdefghijklmnopqrstuvwxyz_.[]0123456789") == std::string::npos;
-  return name ? field : "";
 }
 
 Reply refusal_of(const Error& e) {
@@ -388,8 +378,7 @@ Json ids_json(const std::vector<int32_t>& ids) {
 // The prompt of a body that has messages or text.
 std::vector<int32_t> prompt_ids(const Engine& engine, const JsonReader& body) {
   if (body.kind("messages")) {
-    const ConversationFields c = read_conversation(body);
-    return engine.chat_prompt(c.messages, c.settings);
+    return read_chat_prompt(engine, body);
   }
   return engine.tokenize(body.get<std::string>("prompt"), body.find<bool>("parse_special").value_or(false));
 }
@@ -427,53 +416,67 @@ Reply Api::detokenize(const JsonReader& body) const {
 Reply Api::apply_template(const JsonReader& body) const {
   const Engine& engine = service().engine();
   check_model(body.find<std::string>("model").value_or(""));
-  const ConversationFields c = read_conversation(body);
+  const std::vector<int32_t> ids = read_chat_prompt(engine, body);
   read_nulls(body);
   refuse_unread(body);
-  const std::vector<int32_t> ids = engine.chat_prompt(c.messages, c.settings);
   return {.body = json_text(object({{"prompt", engine.detokenize(ids, true)}, {"tokens", ids_json(ids)}}))};
 }
 
-template <class MakeFormat>
-Answered Api::run(const Call& c, AnswerRequest request, const char* id_prefix, MakeFormat make_format) {
-  check_model(request.model);
-  if (request.model.empty()) request.model = options_.names.front();
-  const std::string id = new_id(id_prefix);
-  std::unique_ptr<AnswerFormat> format = make_format(request, id);
-  return retries_.answer(c.request, std::string(key_of(c.request)), c.wake, [&](Wake wake) {
-    return replied([&] {
-      return answer(service(), running_, request, c.request, id, std::move(format), {.timeout = options_.timeout},
-                    std::move(wake));
-    });
+template <class Read, class MakeFormat>
+Answered Api::run(const Call& c, const char* id_prefix, Read read, MakeFormat make_format) {
+  FieldNames names;
+  return named(names, [&] {
+    AnswerRequest request = read(names);
+    check_model(request.model);
+    if (request.model.empty()) request.model = options_.names.front();
+    const std::string id = new_id(id_prefix);
+    std::unique_ptr<AnswerFormat> format = make_format(request, id);
+    const auto begin = [&](Wake wake) {
+      return named(names, [&] {
+        return answer(service(), running_, request, c.request, id, std::move(format), {.timeout = options_.timeout},
+                      std::move(wake));
+      });
+    };
+    return retries_.answer(c.request, std::string(key_of(c.request)), c.wake,
+                           [&](Wake wake) { return replied([&] { return begin(std::move(wake)); }); });
   });
 }
 
 Answered Api::complete(const Call& c) {
   const Engine& engine = service().engine();
-  return run(c, read_completion(engine, c.body, defaults(), options_.limits), "cmpl-",
-             [&](const AnswerRequest& r, const std::string& id) { return completion_format(engine, r, id); });
+  return run(
+      c, "cmpl-",
+      [&](FieldNames& names) { return read_completion(engine, c.body, defaults(), options_.limits, names); },
+      [&](const AnswerRequest& r, const std::string& id) { return completion_format(engine, r, id); });
 }
 
 Answered Api::chat(const Call& c) {
   const Engine& engine = service().engine();
-  return run(c, read_chat(engine, c.body, defaults(), options_.limits), "chatcmpl-",
-             [&](const AnswerRequest& r, const std::string& id) { return chat_format(engine, r, id); });
+  return run(
+      c, "chatcmpl-", [&](FieldNames& names) { return read_chat(engine, c.body, defaults(), options_.limits, names); },
+      [&](const AnswerRequest& r, const std::string& id) { return chat_format(engine, r, id); });
 }
 
 Answered Api::respond(const Call& c) {
   const Engine& engine = service().engine();
-  return run(c, read_response(engine, c.body, defaults()), "resp_",
-             [&](const AnswerRequest& r, const std::string& id) { return response_format(engine, r, id); });
+  return run(
+      c, "resp_", [&](FieldNames& names) { return read_response(engine, c.body, defaults(), names); },
+      [&](const AnswerRequest& r, const std::string& id) { return response_format(engine, r, id); });
 }
 
 Answered Api::message(const Call& c) {
-  return run(c, read_message(service().engine(), c.body, defaults()), "msg_", message_format);
+  return run(
+      c, "msg_", [&](FieldNames& names) { return read_message(service().engine(), c.body, defaults(), names); },
+      message_format);
 }
 
 Reply Api::count_tokens(const JsonReader& body) const {
-  const AnswerRequest request = read_message(service().engine(), body, defaults(), true);
-  check_model(request.model);
-  return {.body = json_text(object({{"input_tokens", std::ssize(request.prompts.front())}}))};
+  FieldNames names;
+  return named(names, [&] {
+    const AnswerRequest request = read_message(service().engine(), body, defaults(), names, true);
+    check_model(request.model);
+    return Reply{.body = json_text(object({{"input_tokens", std::ssize(request.prompts.front())}}))};
+  });
 }
 
 }  // namespace kdelta::server

@@ -80,9 +80,9 @@ class Api {
   Answered message(const Call& call);
   Answered respond(const Call& call);
   Reply count_tokens(const JsonReader& body) const;
-  // Names the model and runs it.
-  template <class MakeFormat>
-  Answered run(const Call& call, AnswerRequest request, const char* id_prefix, MakeFormat make_format);
+  // What `read` makes of the body, run or joined to an equal one.
+  template <class Read, class MakeFormat>
+  Answered run(const Call& call, const char* id_prefix, Read read, MakeFormat make_format);
 
   const ApiOptions options_;
   const int64_t created_;

@@ -29,7 +29,7 @@ std::string text_of(const JsonReader& from, const char* field) {
 }
 
 // Results of tools are messages of their own, in front of what the user says behind them.
-void read_user(const JsonReader& m, std::vector<ChatMessage>& out) {
+void read_user(const JsonReader& m, std::vector<ChatMessage>& out, FieldNames& names) {
   if (m.kind("content") == Json::Kind::string) {
     out.push_back({.role = "user", .content = m.get<std::string>("content")});
     return;
@@ -37,6 +37,7 @@ void read_user(const JsonReader& m, std::vector<ChatMessage>& out) {
   bool speaks = false;
   for (const JsonReader& block : m.get<Readers>("content")) {
     const auto type = block.get<std::string>("type");
+    if (!speaks || type != "text") names.messages.push_back({block.path()});
     if (type == "text") {
       if (!std::exchange(speaks, true)) out.push_back({.role = "user", .content = ""});
       out.back().content += block.get<std::string>("text");
@@ -81,23 +82,26 @@ ChatMessage read_assistant(const JsonReader& m) {
   return out;
 }
 
-std::vector<ChatMessage> read_conversation_of(const JsonReader& body) {
+std::vector<ChatMessage> read_conversation_of(const JsonReader& body, FieldNames& names) {
   std::vector<ChatMessage> out;
-  if (body.kind("system").value_or(Json::Kind::null) != Json::Kind::null)
+  if (body.kind("system").value_or(Json::Kind::null) != Json::Kind::null) {
     out.push_back({.role = "system", .content = text_of(body, "system")});
+    names.messages.push_back({"system"});
+  }
   const auto messages = body.get<Readers>("messages");
   if (messages.empty()) body.refuse("messages", "at least one message");
   std::string role;
   for (const JsonReader& m : messages) {
     role = m.get<std::string>("role");
     if (role == "user")
-      read_user(m, out);
+      read_user(m, out, names);
     else if (role == "assistant")
       out.push_back(read_assistant(m));
     else if (role == "system")
       out.push_back({.role = "system", .content = text_of(m, "content")});
     else
       m.refuse("role", "user, assistant or system");
+    if (names.messages.size() < out.size()) names.messages.push_back({m.path()});
     read_nulls(m);
   }
   if (role == "assistant")
@@ -105,16 +109,17 @@ std::vector<ChatMessage> read_conversation_of(const JsonReader& body) {
   return out;
 }
 
-ToolUse read_tools(const JsonReader& body, ChatSettings& settings) {
+ToolUse read_tools(const JsonReader& body, ChatSettings& settings, FieldNames& names) {
   ToolUse use;
   Json declared = Json::Array{};
   for (const JsonReader& tool : body.find<Readers>("tools").value_or(Readers{})) {
     if (tool.find<std::string>("type").value_or("custom") != "custom") tool.refuse("type", "custom");
     if (tool.kind("input_schema") != Json::Kind::object) tool.refuse("input_schema", "a JSON Schema");
-    use.functions.push_back({.name = tool.get<std::string>("name"),
+    use.functions.push_back({.name = read_function_name(tool),
                              .parameters = *tool.raw("input_schema"),
                              .strict = tool.find<bool>("strict")});
     declared.array().push_back(declaration(use.functions.back(), tool.find<std::string>("description").value_or("")));
+    names.tools.emplace_back(printable(use.functions.back().name), tool.path_of("input_schema"));
     (void)tool.raw("eager_input_streaming");  // it always is
     read_cache_control(tool);
     read_nulls(tool);
@@ -169,7 +174,12 @@ void read_output(const JsonReader& body, ChatSettings& settings, GenerateOptions
 
 }  // namespace
 
-AnswerRequest read_message(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults, bool counts) {
+AnswerRequest read_message(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
+                           FieldNames& names, bool counts) {
+  names.fields = {{"prompt", "messages"},       {"stop", "stop_sequences"},
+                  {"tools", "tools"},           {"json_schema", "output_config.format.schema"},
+                  {"max_tokens", "max_tokens"}, {"effort", "output_config.effort"}};
+  for (const char* same : {"temperature", "top_p", "top_k", "min_p"}) names.fields.emplace_back(same, same);
   AnswerRequest r;
   r.chat = true;
   r.model = body.find<std::string>("model").value_or("");
@@ -179,11 +189,12 @@ AnswerRequest read_message(const Engine& engine, const JsonReader& body, const G
   if (const auto stop = body.find<std::vector<std::string>>("stop_sequences")) r.options.stop = *stop;
   r.stream = body.find<bool>("stream").value_or(false);
   ChatSettings settings;
-  const std::vector<ChatMessage> messages = read_conversation_of(body);
+  const std::vector<ChatMessage> messages = read_conversation_of(body, names);
   read_thinking(body, r);
   settings.thinking = r.thinking;
   read_output(body, settings, r.options);
-  apply(read_tools(body, settings), settings, r.options);
+  apply(read_tools(body, settings, names), settings, r.options);
+  tell_format(r.options, settings);
   check_options(r.options);
   check_options(settings);
   for (const char* field : {"metadata", "service_tier", "cache_control"}) (void)body.raw(field);

@@ -35,7 +35,7 @@ constexpr const char* kSampling = R"json(
     "description": "The answer ends before the first of these", "example": ["\n\n"]},
   "stop_token_ids": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2147483647},
     "description": "Tokens that end the answer", "example": [7]},
-  "n": {"type": "integer", "minimum": 1, "maximum": 16, "description": "Answers to each prompt", "example": 1},
+  "n": {"type": "integer", "minimum": 1, "maximum": 128, "description": "Answers to each prompt", "example": 1},
   "stream": {"type": "boolean", "description": "Pieces of the answer as they come, as server-sent events",
     "example": false},
   "stream_options": {"type": "object", "description": "Of a stream alone", "properties": {
@@ -113,9 +113,9 @@ constexpr const char* kRequests = R"json(
     "example": {"thinking": false}}}},
 "CompletionRequest": {"type": "object", "with": ["Sampling"], "required": ["prompt"], "properties": {
   "prompt": {"anyOf": [{"type": "string", "minLength": 1},
-      {"type": "array", "minItems": 1, "maxItems": 16, "items": {"type": "string", "minLength": 1}},
+      {"type": "array", "minItems": 1, "maxItems": 128, "items": {"type": "string", "minLength": 1}},
       {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
-      {"type": "array", "minItems": 1, "maxItems": 16,
+      {"type": "array", "minItems": 1, "maxItems": 128,
        "items": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}}],
     "description": "Text, or token ids, or several of either", "example": "In the beginning"},
   "logprobs": {"type": "integer", "minimum": 0, "maximum": 20,

@@ -28,6 +28,7 @@ std::string text_of(const JsonReader& from, const char* field, const std::vector
 // Items to messages: what an assistant thought, said and called, one behind the other, is one message.
 class Conversation {
  public:
+  explicit Conversation(FieldNames& names) : names_(names) {}
   void add(const JsonReader& item) {
     const std::string type = item.find<std::string>("type").value_or("message");
     for (const char* field : {"id", "status", "phase"}) (void)item.raw(field);
@@ -40,13 +41,15 @@ class Conversation {
     else if (type == "function_call_output")
       say({.role = "tool",
            .content = text_of(item, "output", {"input_text"}),
-           .call_id = item.get<std::string>("call_id")});
+           .call_id = item.get<std::string>("call_id")},
+          item.path());
     else
       item.refuse("type", "message, reasoning, function_call or function_call_output");
     read_nulls(item);
   }
-  void say(ChatMessage message) {
+  void say(ChatMessage message, const std::string& path) {
     messages.push_back(std::move(message));
+    names_.messages.push_back({path});
     answering_ = false;
   }
 
@@ -55,9 +58,11 @@ class Conversation {
  private:
   // The assistant's message that goes on, or a new one when `full` says that there is no place in it.
   template <class Full>
-  ChatMessage& answer(Full full) {
-    if (!std::exchange(answering_, true) || full(messages.back()))
+  ChatMessage& answer(const JsonReader& item, Full full) {
+    if (!std::exchange(answering_, true) || full(messages.back())) {
       messages.push_back({.role = "assistant", .content = ""});
+      names_.messages.push_back({item.path()});
+    }
     return messages.back();
   }
 
@@ -65,9 +70,11 @@ class Conversation {
     const auto role = item.get<std::string>("role");
     if (role == "assistant") {
       std::string text = text_of(item, "content", {"output_text", "input_text", "refusal"});
-      answer([](const ChatMessage& m) { return !m.content.empty() || !m.calls.empty(); }).content = std::move(text);
+      answer(item, [](const ChatMessage& m) { return !m.content.empty() || !m.calls.empty(); }).content =
+          std::move(text);
     } else if (role == "user" || role == "system" || role == "developer") {
-      say({.role = role == "user" ? "user" : "system", .content = text_of(item, "content", {"input_text"})});
+      say({.role = role == "user" ? "user" : "system", .content = text_of(item, "content", {"input_text"})},
+          item.path());
     } else {
       item.refuse("role", "user, assistant, system or developer");
     }
@@ -77,23 +84,26 @@ class Conversation {
       item.refuse("encrypted_content", "null: what was thought comes in the open");
     std::string text = text_of(item, "content", {"reasoning_text"});
     const std::string summary = text_of(item, "summary", {"summary_text"});
-    answer([](const ChatMessage& m) { return !m.content.empty() || !m.calls.empty(); }).reasoning +=
+    answer(item, [](const ChatMessage& m) { return !m.content.empty() || !m.calls.empty(); }).reasoning +=
         text.empty() ? summary : text;
   }
   void call(const JsonReader& item) {
-    answer([](const ChatMessage&) { return false; })
+    answer(item, [](const ChatMessage&) { return false; })
         .calls.push_back(
-            {item.get<std::string>("call_id"), item.get<std::string>("name"), item.get<std::string>("arguments")});
+            {item.get<std::string>("call_id"), read_function_name(item), item.get<std::string>("arguments")});
+    names_.messages.back().arguments.push_back(item.path_of("arguments"));
   }
 
+  FieldNames& names_;
   bool answering_ = false;
 };
 
-std::vector<ChatMessage> read_input(const JsonReader& body) {
-  Conversation c;
-  if (const auto text = body.find<std::string>("instructions")) c.say({.role = "system", .content = *text});
+std::vector<ChatMessage> read_input(const JsonReader& body, FieldNames& names) {
+  Conversation c(names);
+  if (const auto text = body.find<std::string>("instructions"))
+    c.say({.role = "system", .content = *text}, "instructions");
   if (body.kind("input") == Json::Kind::string) {
-    c.say({.role = "user", .content = body.get<std::string>("input")});
+    c.say({.role = "user", .content = body.get<std::string>("input")}, "input");
   } else {
     const auto items = body.get<Readers>("input");
     if (items.empty()) body.refuse("input", "at least one item");
@@ -104,7 +114,7 @@ std::vector<ChatMessage> read_input(const JsonReader& body) {
 
 std::string function_name(const JsonReader& of) {
   if (of.get<std::string>("type") != "function") of.refuse("type", "function");
-  return of.get<std::string>("name");
+  return read_function_name(of);
 }
 
 void read_choice(const JsonReader& body, ToolUse& use) {
@@ -121,7 +131,7 @@ void read_choice(const JsonReader& body, ToolUse& use) {
   use.one = true;
 }
 
-ToolUse read_tools(const JsonReader& body, ChatSettings& settings) {
+ToolUse read_tools(const JsonReader& body, ChatSettings& settings, FieldNames& names) {
   ToolUse use;
   Json declared = Json::Array{};
   for (const JsonReader& tool : body.find<Readers>("tools").value_or(Readers{})) {
@@ -130,6 +140,7 @@ ToolUse read_tools(const JsonReader& body, ChatSettings& settings) {
     use.functions.push_back({.name = name,
                              .parameters = parameters == nullptr ? Json() : *parameters,
                              .strict = tool.find<bool>("strict")});
+    names.tools.emplace_back(printable(name), tool.path_of("parameters"));
     declared.array().push_back(declaration(use.functions.back(), tool.find<std::string>("description").value_or("")));
     read_nulls(tool);
   }
@@ -209,7 +220,14 @@ Json repeated(const JsonReader& body, const GenerateOptions& o) {
 
 }  // namespace
 
-AnswerRequest read_response(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults) {
+AnswerRequest read_response(const Engine& engine, const JsonReader& body, const GenerateOptions& defaults,
+                            FieldNames& names) {
+  names.fields = {{"prompt", "input"},
+                  {"tools", "tools"},
+                  {"json_schema", "text.format.schema"},
+                  {"max_tokens", "max_output_tokens"},
+                  {"effort", "reasoning.effort"}};
+  for (const char* same : {"temperature", "top_p", "top_k", "min_p"}) names.fields.emplace_back(same, same);
   AnswerRequest r;
   r.chat = true;
   r.model = body.find<std::string>("model").value_or("");
@@ -218,11 +236,12 @@ AnswerRequest read_response(const Engine& engine, const JsonReader& body, const 
   r.options = read_sampling(body, o);
   r.stream = body.find<bool>("stream").value_or(false);
   ChatSettings settings;
-  const std::vector<ChatMessage> messages = read_input(body);
+  const std::vector<ChatMessage> messages = read_input(body, names);
   read_reasoning(body, settings);
   r.thinking = settings.thinking;
   read_text(body, r.options);
-  apply(read_tools(body, settings), settings, r.options);
+  apply(read_tools(body, settings, names), settings, r.options);
+  tell_format(r.options, settings);
   check_options(r.options);
   check_options(settings);
   refuse_others(body);

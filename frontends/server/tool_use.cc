@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kdelta/api/request_fields.h"
+
 namespace kdelta::server {
 namespace {
 
@@ -27,7 +29,7 @@ Constraint::Tool tool_of(const Function& f, bool must_call) {
 
 std::string name_of(const JsonReader& choice) {
   if (choice.get<std::string>("type") != "function") choice.refuse("type", "function");
-  return choice.get<JsonReader>("function").get<std::string>("name");
+  return read_function_name(choice.get<JsonReader>("function"));
 }
 
 // auto, none, required, one function, or some of them.
@@ -56,6 +58,11 @@ Json declaration(const Function& f, const std::string& description) {
 }
 
 void apply(const ToolUse& use, ChatSettings& settings, GenerateOptions& options) {
+  for (size_t i = 0; i < use.functions.size(); ++i)
+    if (std::ranges::find(use.functions, use.functions[i].name, &Function::name) - use.functions.begin() !=
+        static_cast<std::ptrdiff_t>(i))
+      throw Error(ErrorCode::invalid_argument,
+                  "request: tools: two functions '" + printable(use.functions[i].name) + "'");
   if (use.choice == Choice::none) settings.tools_json.clear();
   for (const std::string& name : use.only)
     if (std::ranges::find(use.functions, name, &Function::name) == use.functions.end())
@@ -88,15 +95,15 @@ void read_mode(const JsonReader& from, const char* field, ToolUse& use) {
     from.refuse(field, itself ? "auto, none, required or a function" : "auto or required");
 }
 
-void read_chat_tools(const JsonReader& body, ChatSettings& settings, GenerateOptions& options) {
+void read_chat_tools(const JsonReader& body, ChatSettings& settings, GenerateOptions& options, FieldNames& names) {
   ToolUse use;
   for (const JsonReader& tool : body.find<std::vector<JsonReader>>("tools").value_or(std::vector<JsonReader>{})) {
-    if (tool.find<std::string>("type").value_or("function") != "function") tool.refuse("type", "function");
     const auto function = tool.get<JsonReader>("function");
     const Json* parameters = function.raw("parameters");
-    use.functions.push_back({.name = function.get<std::string>("name"),
+    use.functions.push_back({.name = read_function_name(function),
                              .parameters = parameters == nullptr ? Json() : *parameters,
                              .strict = function.find<bool>("strict")});
+    names.tools.emplace_back(printable(use.functions.back().name), function.path_of("parameters"));
   }
   read_choice(body, use);
   use.one = use.one || !body.find<bool>("parallel_tool_calls").value_or(true);

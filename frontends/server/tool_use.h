@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "frontends/server/field_names.h"
 #include "kdelta/api/json.h"
 #include "kdelta/api/options.h"
 
@@ -38,6 +39,6 @@ void apply(const ToolUse& use, ChatSettings& settings, GenerateOptions& options)
 void read_mode(const JsonReader& from, const char* field, ToolUse& use);
 
 // tools, tool_choice and parallel_tool_calls of a chat completion, whose tools are in `settings` already.
-void read_chat_tools(const JsonReader& body, ChatSettings& settings, GenerateOptions& options);
+void read_chat_tools(const JsonReader& body, ChatSettings& settings, GenerateOptions& options, FieldNames& names);
 
 }  // namespace kdelta::server

@@ -6,8 +6,6 @@
 namespace kdelta {
 namespace {
 
-constexpr int64_t kMostChoices = 128;
-
 int64_t read_choices(const JsonReader& body) {
   const int64_t n = body.find_in("n", 1, kMostChoices).value_or(1);
   if (body.find<int64_t>("best_of").value_or(n) != n) body.refuse("best_of", str("n, ", n, ": all are in the answer"));
@@ -42,6 +40,7 @@ std::vector<int32_t> chat_prompt_of(const Engine& engine, const JsonReader& body
     constraint->thinking = r.thinking;
     constraint->calls = !fields.settings.tools_json.empty() && choice == "auto";
   }
+  tell_format(r.task.options, fields.settings);
   return engine.chat_prompt(fields.messages, fields.settings);
 }
 

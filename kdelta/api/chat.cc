@@ -8,16 +8,17 @@
 namespace kdelta {
 namespace {
 
-Role parse_role(const std::string& role) {
+Role parse_role(const std::string& role, size_t message) {
   if (role == "system") return Role::system;
   if (role == "user") return Role::user;
   if (role == "assistant") return Role::assistant;
   if (role == "tool") return Role::tool;
-  fail(ErrorCode::invalid_argument, "role: '", role, "', accepted: system, user, assistant, tool");
+  fail(ErrorCode::invalid_argument, "messages[", message, "].role: '", printable(role),
+       "', accepted: system, user, assistant, tool");
 }
 
-Message message_of(const ChatMessage& m) {
-  Message out{.role = parse_role(m.role),
+Message message_of(const ChatMessage& m, size_t number) {
+  Message out{.role = parse_role(m.role, number),
               .name = m.name,
               .content = m.content,
               .reasoning = m.reasoning,
@@ -31,6 +32,11 @@ Message message_of(const ChatMessage& m) {
 ChatOptions options_of(const ChatSettings& s) {
   ChatOptions o{.thinking = s.thinking, .effort = s.effort};
   if (s.must_call) o.tool_choice = ToolChoice::required;
+  if (s.answer_format == "json_object") o.response_format = ResponseFormat::json_object;
+  if (s.answer_format == "json_schema") {
+    o.response_format = ResponseFormat::json_schema;
+    o.response_schema = parse_json(s.schema_json, {.name = "json_schema", .code = ErrorCode::invalid_argument});
+  }
   if (!s.tools_json.empty()) o.tools = parse_json(s.tools_json, {.name = "tools", .code = ErrorCode::invalid_argument});
   return o;
 }
@@ -44,7 +50,7 @@ std::vector<int32_t> Engine::chat_prompt(const std::vector<ChatMessage>& message
     for (const std::string* text : {&m.content, &m.name, &m.reasoning, &m.call_id}) check_text(*text, name);
     for (const ChatToolCall& c : m.calls)
       for (const std::string* text : {&c.id, &c.name, &c.arguments}) check_text(*text, name);
-    converted.push_back(message_of(m));
+    converted.push_back(message_of(m, converted.size()));
   }
   return ChatEncoder(impl_->text()).encode(converted, options_of(settings));
 }

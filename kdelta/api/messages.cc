@@ -1,11 +1,15 @@
 #include "kdelta/api/messages.h"
 
+#include "kdelta/api/request_fields.h"
 #include "kdelta/core/check.h"
 
 namespace kdelta {
 namespace {
 
-std::string content_of(const JsonReader& message) {
+// Only an assistant may have said nothing: he has called, or thought.
+std::string content_of(const JsonReader& message, bool may_lack) {
+  if (!may_lack && message.kind("content").value_or(Json::Kind::null) == Json::Kind::null)
+    message.refuse("content", "a text, or parts of text");
   if (message.kind("content") == Json::Kind::string) return message.get<std::string>("content");
   std::string text;
   for (const JsonReader& part : message.find<std::vector<JsonReader>>("content").value_or(std::vector<JsonReader>{})) {
@@ -27,7 +31,7 @@ std::string reasoning_of(const JsonReader& message) {
 ChatMessage read_message(const JsonReader& m) {
   const auto role = m.get<std::string>("role");
   ChatMessage out{.role = role == "developer" ? "system" : role,
-                  .content = content_of(m),
+                  .content = "",
                   .name = m.find<std::string>("name").value_or(""),
                   .reasoning = reasoning_of(m),
                   .calls = {},
@@ -35,9 +39,10 @@ ChatMessage read_message(const JsonReader& m) {
   for (const JsonReader& call : m.find<std::vector<JsonReader>>("tool_calls").value_or(std::vector<JsonReader>{})) {
     if (call.find<std::string>("type").value_or("function") != "function") call.refuse("type", "function");
     const auto function = call.get<JsonReader>("function");
-    out.calls.push_back({call.find<std::string>("id").value_or(""), function.get<std::string>("name"),
+    out.calls.push_back({call.find<std::string>("id").value_or(""), read_function_name(function),
                          function.get<std::string>("arguments")});
   }
+  out.content = content_of(m, role == "assistant" && (!out.calls.empty() || !out.reasoning.empty()));
   return out;
 }
 

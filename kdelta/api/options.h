@@ -103,7 +103,10 @@ struct ChatSettings {
   bool thinking = true;
   std::string effort = {};      // K3: low, medium, high, max; empty: nothing is said
   std::string tools_json = {};  // text of a JSON array of tools as in the OpenAI API; empty: none
-  bool must_call = false;       // the prompt says that tools must be called, where the chat format has words for that
+  // What the prompt says of the answer's form, where the chat format has words for that: "json_object", "json_schema",
+  // or nothing. A constraint sees to it.
+  std::string answer_format = {}, schema_json = {};
+  bool must_call = false;  // the prompt says that tools must be called, where the chat format has words for that
 };
 
 struct LogitsOptions {

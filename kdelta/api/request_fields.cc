@@ -89,6 +89,18 @@ void read_constraint(const JsonReader& body, GenerateOptions& o) {
   }
 }
 
+void check_tools(const JsonReader& body) {
+  for (const JsonReader& tool : body.get<std::vector<JsonReader>>("tools")) {
+    if (tool.get<std::string>("type") != "function") tool.refuse("type", "function");
+    const auto function = tool.get<JsonReader>("function");
+    (void)read_function_name(function);
+    (void)function.find<std::string>("description");
+    const auto parameters = function.kind("parameters").value_or(Json::Kind::null);
+    if (parameters != Json::Kind::null && parameters != Json::Kind::object)
+      function.refuse("parameters", "a JSON Schema of an object");
+  }
+}
+
 }  // namespace
 
 GenerateOptions read_sampling(const JsonReader& body, GenerateOptions o) {
@@ -115,6 +127,24 @@ GenerateOptions read_sampling(const JsonReader& body, GenerateOptions o) {
   return o;
 }
 
+std::string read_function_name(const JsonReader& function) {
+  constexpr size_t kMost = 128;
+  auto name = function.get<std::string>("name");
+  const bool odd = std::ranges::any_of(name, [](unsigned char c) { return c < ' ' || c == 127; });
+  if (name.empty() || name.size() > kMost || odd)
+    function.refuse("name", str("1 to ", kMost, " bytes without control characters"));
+  return name;
+}
+
+void tell_format(const GenerateOptions& options, ChatSettings& settings) {
+  if (!options.constraint || settings.must_call) return;
+  if (options.constraint->kind == Constraint::Kind::json_object) settings.answer_format = "json_object";
+  if (options.constraint->kind == Constraint::Kind::json_schema) {
+    settings.answer_format = "json_schema";
+    settings.schema_json = options.constraint->text;
+  }
+}
+
 ConversationFields read_conversation(const JsonReader& body) {
   ConversationFields out;
   for (const JsonReader& m : body.get<std::vector<JsonReader>>("messages")) {
@@ -125,9 +155,7 @@ ConversationFields read_conversation(const JsonReader& body) {
   out.settings.thinking = body.find<bool>("thinking").value_or(true);
   out.settings.effort = body.find<std::string>("reasoning_effort").value_or("");
   if (const Json* tools = body.raw("tools"); tools != nullptr && !tools->is_null()) {
-    if (tools->kind() == Json::Kind::array)
-      for (const Json& tool : tools->array())
-        if (tool.kind() != Json::Kind::object) body.refuse("tools", "objects, each of a function");
+    check_tools(body);
     out.settings.tools_json = json_text(*tools);
   }
   check_options(out.settings);

@@ -17,6 +17,16 @@ struct ConversationFields {
 // messages, thinking, reasoning_effort, tools.
 ConversationFields read_conversation(const JsonReader& body);
 
+// The prompt says what the constraint will see to, where the chat format has words for it. An answer that must call has
+// no content that it could be said of.
+void tell_format(const GenerateOptions& options, ChatSettings& settings);
+
+// Answers to one request.
+constexpr int64_t kMostChoices = 128;
+
+// "name" of a function: 1 to 128 bytes, with no control characters. Formats of chats quote all others.
+std::string read_function_name(const JsonReader& function);
+
 // Throws naming the field for one that can be no token.
 std::vector<int32_t> token_ids(const JsonReader& body, const char* field, const std::vector<int64_t>& ids);
 

@@ -76,7 +76,7 @@ void message(PromptWriter& out, const Message& m, size_t position, CallNames& ca
 
 void write_k2_prompt(PromptWriter& out, std::span<const Message> messages, const ChatOptions& options) {
   if (!options.effort.empty())
-    fail(ErrorCode::invalid_argument, "thinking effort '", printable(options.effort),
+    fail(ErrorCode::invalid_argument, "effort: '", printable(options.effort),
          "': this model's chat format has none");
   if (has_tools(options.tools, "tools")) {
     open(out, Role::system, "tool_declare");

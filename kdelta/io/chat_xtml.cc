@@ -67,7 +67,7 @@ void extend_tools(PromptWriter& out, const Json& tools) {
 void thinking_effort(PromptWriter& out, std::string_view effort) {
   const std::string_view accepted[] = {"low", "medium", "high", "max"};
   if (std::find(std::begin(accepted), std::end(accepted), effort) == std::end(accepted))
-    fail(ErrorCode::invalid_argument, "thinking effort '", printable(effort), "', accepted: low, medium, high, max");
+    fail(ErrorCode::invalid_argument, "effort: '", printable(effort), "', accepted: low, medium, high, max");
   system_message(out, "thinking-effort",
                  str("`thinking_effort` guides on how much to think in your thinking channel (not including the "
                      "response channel), "

@@ -46,8 +46,9 @@ class JsonReader {
   // Paths of the fields below this object that nobody read; an object nobody entered counts as one field.
   std::vector<std::string> unread() const;
 
-  // "text_config.hidden_size" for messages.
+  // "text_config.hidden_size" for messages; the object's own, "" of the root.
   std::string path_of(std::string_view field) const;
+  const std::string& path() const { return path_; }
   const std::string& source() const;
   // Throws the error of a field that reads well but says something unusable: "SOURCE: PATH: FOUND, expected WHAT".
   [[noreturn]] void refuse(std::string_view field, std::string_view expected) const;

@@ -86,7 +86,7 @@ TEST(ChatK2, NoTextOfAMessageBecomesAControlToken) {
 }
 
 TEST(ChatK2, RefusesWhatTheFormatCannotSay) {
-  EXPECT_EQ(error_of({}, {.effort = "low"}), "thinking effort 'low': this model's chat format has none");
+  EXPECT_EQ(error_of({}, {.effort = "low"}), "effort: 'low': this model's chat format has none");
   EXPECT_EQ(error_of({{.role = Role::system, .tools = json("[1]")}}),
             "messages[0].tools: this model's chat format knows tools at the beginning only");
   EXPECT_EQ(error_of({tool_result("x")}),

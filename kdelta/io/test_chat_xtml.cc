@@ -276,7 +276,7 @@ TEST(ChatXtml, OptionsAreOneShotSystemMessagesBehindTheConversation) {
 }
 
 TEST(ChatXtml, RefusesByMessageAndField) {
-  EXPECT_EQ(error_of({}, {.effort = "huge"}), "thinking effort 'huge', accepted: low, medium, high, max");
+  EXPECT_EQ(error_of({}, {.effort = "huge"}), "effort: 'huge', accepted: low, medium, high, max");
   EXPECT_EQ(error_of({}, {.tools = Json("x")}), "tools: string \"x\", expected an array");
   EXPECT_EQ(error_of({{.role = Role::system, .tools = Json(1)}}), "messages[0].tools: integer 1, expected an array");
   EXPECT_EQ(error_of({{.role = Role::assistant, .calls = {{"", "f", "{}"}, {"", "f", "[1]"}}}}),

@@ -152,14 +152,14 @@ TEST(Messages, TheReasonSaysWhyItStopped) {
   for (const Json& block : at(cut, "content").array()) EXPECT_EQ(at(block, "type").string(), "text");
   // More than 256 tokens hold, and a grammar sees to it that it is said.
   Server small;
-  std::string words;
-  for (int i = 0; i < 400; ++i) words += "zqxj";
-  const Json full =
-      json(small
-               .post("/v1/messages",
-                     body(R"("output_config":{"format":{"type":"json_schema","schema":{"const":")" + words + R"("}}})",
-                          "500"))
-               .body);
+  const Json full = json(
+      small
+          .post(
+              "/v1/messages",
+              body(
+                  R"("output_config":{"format":{"type":"json_schema","schema":{"type":"string","pattern":"^(zqxj){400}$"}}})",
+                  "500"))
+          .body);
   EXPECT_EQ(at(full, "stop_reason").string(), "model_context_window_exceeded") << json_text(full);
 }
 
@@ -254,7 +254,7 @@ TEST(Messages, WhatItDoesNotHonourIsRefusedByName) {
        {body(R"("thinking":{"type":"enabled"})"), "thinking.budget_tokens"},
        {body(R"("thinking":{"type":"between_tools"})"), "thinking.type"},
        {body(R"("output_config":{"effort":"xhigh"})"), "effort"},
-       {body(R"("stop_sequences":[""])"), "stop"},
+       {body(R"("stop_sequences":[""])"), "request: stop_sequences"},
        {body(R"("container":"x")"), "container"},
        {R"({"max_tokens":1,"messages":[]})", "messages"},
        {R"({"max_tokens":1,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})",

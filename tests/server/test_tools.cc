@@ -169,12 +169,63 @@ TEST(Tools, WhatCannotBeAskedOfCallsIsRefusedByName) {
   };
   const std::string odd = R"({"type":"object","properties":{"a":{"type":"string","unheard":1}}})";
   EXPECT_THAT(refusal(with(odd, ""), R"("tool_choice":"required")"),
-              HasSubstr("tools | tools: f: #/properties/a/unheard: this keyword is not supported"));
+              HasSubstr("tools[0].function.parameters | request: tools[0].function.parameters: #/properties/a/unheard: "
+                        "this keyword is not supported"));
   EXPECT_THAT(refusal(with(odd, R"("strict":true,)"), ""), HasSubstr("#/properties/a/unheard"));
   EXPECT_EQ(chat(with(odd, ""), "").status, 200) << "nothing is asked";
   EXPECT_EQ(chat(with(odd, R"("strict":false,)"), R"("tool_choice":"required","max_tokens":3)").status, 200)
       << "an object is asked for";
   EXPECT_THAT(refusal(with(R"({"type":"array"})", ""), R"("tool_choice":"required")"), HasSubstr("arguments are one"));
+}
+
+// The format is the content's, and where a call must be made there is none.
+TEST(Tools, AFormatIsOfTheContentAndACallThatMustBeMadeIsMadeAllTheSame) {
+  const std::string format =
+      R"("response_format":{"type":"json_schema","json_schema":{"schema":{"enum":["yes","no"]}}})";
+  for (const std::string& choice : {std::string(R"("tool_choice":"required")"), named("look")}) {
+    const Response r = chat(kLook, choice + "," + format);
+    ASSERT_EQ(r.status, 200) << r.body;
+    const Json choice_of = at(json(r.body), "choices.0");
+    EXPECT_EQ(at(choice_of, "finish_reason").string(), "tool_calls");
+    EXPECT_TRUE(at(choice_of, "message.content").is_null());
+    expect_look(at(choice_of, "message.tool_calls.0"));
+  }
+  // Without a call that must be, whatever content there is has the format.
+  for (const char* free : {R"("tool_choice":"auto")", R"("tool_choice":"none")"}) {
+    const Json r = json(chat(kLook, free + ("," + format)).body);
+    if (at(r, "choices.0.finish_reason").string() != "stop") continue;
+    EXPECT_THAT(at(r, "choices.0.message.content").string(), testing::AnyOf(R"("yes")", R"("no")"));
+  }
+  const Response refused = chat(kLook, R"("tool_choice":"required","response_format":{"type":"json_schema",)"
+                                       R"("json_schema":{"schema":{"unheard":1}}})");
+  EXPECT_EQ(refused.status, 400) << "a format that cannot be is refused whether there is content or not";
+}
+
+// K3's template has words for the format of an answer: the model is told what the grammar sees to.
+TEST(Tools, ThePromptTellsOfTheFormatInTheWordsOfTheChatFormat) {
+  const Engine& engine = shared().engine();
+  ChatSettings settings{.thinking = false};
+  const std::vector<ChatMessage> messages{{.role = "user", .content = "What does light mean?"}};
+  const auto tokens = [&] { return std::ssize(engine.chat_prompt(messages, settings)); };
+  const auto asked = [&](const std::string& more) {
+    const Response r = shared().post(
+        "/v1/chat/completions", R"({"messages":[{"role":"user","content":"What does light mean?"}],"thinking":false,)"
+                                R"("max_tokens":1)" +
+                                    more + "}");
+    EXPECT_EQ(r.status, 200) << r.body;
+    return at(json(r.body), "usage.prompt_tokens").integer();
+  };
+  EXPECT_EQ(asked(""), tokens());
+  settings.answer_format = "json_object";
+  EXPECT_THAT(engine.detokenize(engine.chat_prompt(messages, settings), true),
+              HasSubstr("The system is invoked with `response_format=json_object`."));
+  EXPECT_EQ(asked(R"(,"response_format":{"type":"json_object"})"), tokens());
+  settings.answer_format = "json_schema";
+  settings.schema_json = R"({"enum":["yes","no"]})";
+  EXPECT_THAT(engine.detokenize(engine.chat_prompt(messages, settings), true),
+              HasSubstr("must match the following schema:\n```json\n{\"enum\""));
+  EXPECT_EQ(asked(R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{"enum":["yes","no"]}}})"),
+            tokens());
 }
 
 }  // namespace
