@@ -21,6 +21,9 @@ class Graph {
 
   void launch(Stream& stream) const;
 
+  // Nodes that `stream`, which is capturing, has recorded so far: nodes() will list them in that order.
+  static size_t recorded_so_far(const Stream& stream);
+
   // The structure, for tests of order and overlap.
   struct Node {
     std::string kind;  // "kernel", "copy", "fill", "empty", "other"

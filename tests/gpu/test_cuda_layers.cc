@@ -1,8 +1,6 @@
 // A layer on the device: which of its ops are fused, and that this changes no bit.
-#include <deque>
-
 #include "kdelta/layers/kda/kda.h"
-#include "tests/gpu/effect_case.h"
+#include "tests/gpu/layer_arrays.h"
 
 namespace kdelta::test {
 namespace {
@@ -27,30 +25,23 @@ class Layer {
                .bounded_gate = true,
                .lower_bound = -5,
                .norm_eps = 1e-5f}),
+        arrays_(stream),
         stream_(stream) {
-    for (WeightSpec& spec : layer.weights()) {
-      if (Matrix** m = std::get_if<Matrix*>(&spec.target)) {
-        **m = dense_matrix(nullptr, DType::bf16, spec.shape[0], spec.shape[1]);
-        (*m)->data = random<bf16>(spec.shape.numel(), 0.06f);
-      } else {
-        const Shape shape = spec.kind == WeightKind::conv_taps ? Shape{spec.shape[1], spec.shape[0]} : spec.shape;
-        *std::get<View<const float>*>(spec.target) = View<const float>(random<float>(shape.numel(), 0.5f), shape);
-      }
-    }
+    arrays_.bind(layer.weights());
   }
   // One step over copies of the same pools and inputs: output, states and windows.
   std::vector<bf16> step(const Exec& ex) {
-    rng_.seed(5);
+    arrays_.seed(5);
     const AnyView pools[] = {
-        AnyView(random<float>(kSlots * kHeads * kDim * kDim, 0.3f), DType::f32, {kSlots, kHeads, kDim, kDim}),
-        AnyView(random<bf16>(kSlots * 3 * kWidth, 1.0f), DType::bf16, {kSlots, 3, kWidth})};
-    const AnyView x(random<bf16>(kRows * kHidden, 1.0f), DType::bf16, {kRows, kHidden});
-    const AnyView out(random<bf16>(kRows * kHidden, 1.0f), DType::bf16, {kRows, kHidden});
+        AnyView(arrays_.random<float>(kSlots * kHeads * kDim * kDim, 0.3f), DType::f32, {kSlots, kHeads, kDim, kDim}),
+        AnyView(arrays_.random<bf16>(kSlots * 3 * kWidth, 1.0f), DType::bf16, {kSlots, 3, kWidth})};
+    const AnyView x(arrays_.random<bf16>(kRows * kHidden, 1.0f), DType::bf16, {kRows, kHidden});
+    const AnyView out(arrays_.random<bf16>(kRows * kHidden, 1.0f), DType::bf16, {kRows, kHidden});
     Batch b;
     b.n_decode = kRows, b.max_len = 1;
-    b.cu = {put<int32_t>({0, 1, 2, 3}), {kRows + 1}}, b.slot = {put<int32_t>({2, -1, 4}), {kRows, 1}};
-    b.accepted = {put<int32_t>({1, 1, 1}), {kRows}}, b.fresh = {put<uint8_t>({0, 0, 1}), {kRows}};
-    b.context = b.accepted, b.snapshot = {put<int32_t>({0, 0, -1}), {1, 3}};
+    b.cu = {arrays_.put<int32_t>({0, 1, 2, 3}), {kRows + 1}}, b.slot = {arrays_.put<int32_t>({2, -1, 4}), {kRows, 1}};
+    b.accepted = {arrays_.put<int32_t>({1, 1, 1}), {kRows}}, b.fresh = {arrays_.put<uint8_t>({0, 0, 1}), {kRows}};
+    b.context = b.accepted, b.snapshot = {arrays_.put<int32_t>({0, 0, -1}), {1, 3}};
     layer.forward(ex, b, pools, x, {}, out);
     std::vector<bf16> all(
         static_cast<size_t>(kRows * kHidden + kSlots * kHeads * kDim * kDim * 2 + kSlots * 3 * kWidth));
@@ -67,23 +58,8 @@ class Layer {
 
  private:
   static constexpr int64_t kWidth = 3 * kHeads * kDim;
-  template <class T>
-  T* put(const std::vector<T>& values) {
-    buffers_.emplace_back(kCuda, static_cast<int64_t>(values.size() * sizeof(T)));
-    copy_async(stream_, buffers_.back().data(), values.data(), buffers_.back().bytes());
-    stream_.synchronize();
-    return static_cast<T*>(buffers_.back().data());
-  }
-  template <class T>
-  T* random(int64_t n, float size) {
-    std::normal_distribution<float> normal(0, size);
-    std::vector<T> values(static_cast<size_t>(n));
-    for (T& v : values) v = from_float<T>(normal(rng_));
-    return put(values);
-  }
+  LayerArrays arrays_;
   Stream& stream_;
-  Rng rng_{9};
-  std::deque<Buffer> buffers_;
 };
 
 TEST(CudaLayers, ADecodeStepOfKdaIsFusedAndHasTheBitsOfItsParts) {

@@ -98,6 +98,15 @@ void Graph::launch(Stream& stream) const {
   cuda_check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), native(stream)), device_, "graph launch");
 }
 
+size_t Graph::recorded_so_far(const Stream& stream) {
+  cudaStreamCaptureStatus status{};
+  cudaGraph_t graph = nullptr;
+  cuda_check(cudaStreamGetCaptureInfo(native(stream), &status, nullptr, &graph, nullptr, nullptr, nullptr),
+             stream.device(), "capture");
+  KDELTA_CHECK(status == cudaStreamCaptureStatusActive, "the stream is not capturing");
+  return nodes_of(graph, stream.device()).size();
+}
+
 std::vector<Graph::Node> Graph::nodes() const {
   std::vector<Node> out;
   for (cudaGraphNode_t node : nodes_of(graph_, device_)) out.push_back(describe(node, device_));

@@ -73,6 +73,9 @@ Graph& Graph::operator=(Graph&&) noexcept = default;
 void Graph::launch(Stream&) const {
   refuse_cuda(device_);
 }
+size_t Graph::recorded_so_far(const Stream& stream) {
+  refuse_cuda(stream.device());
+}
 std::vector<Graph::Node> Graph::nodes() const {
   refuse_cuda(device_);
 }
