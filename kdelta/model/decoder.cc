@@ -85,12 +85,16 @@ std::unique_ptr<Ffn> make_ffn(const ModelConfig& c, const Shard& shard, int64_t 
 }  // namespace
 
 Decoder::Decoder(const ModelConfig& config, const Shard& shard) : c_(config), shard_(shard) {
-  for (int64_t l = 0; l < c_.layers(); ++l)
+  for (int64_t l = 0; l < c_.layers(); ++l) {
     layers_.push_back({.mixer = make_mixer(c_, shard_, c_.mixer[static_cast<size_t>(l)]),
                        .ffn = make_ffn(c_, shard_, l),
                        .ffn_prefix = c_.is_moe(l) ? "block_sparse_moe." : "mlp.",
                        .input_norm = {},
                        .post_norm = {}});
+    const std::string& ffn = layers_.back().ffn_prefix;
+    sublayers_.push_back({.name = layer_prefix(l) + "self_attn", .breaks = true});
+    sublayers_.push_back({.name = layer_prefix(l) + ffn.substr(0, ffn.size() - 1), .breaks = false});
+  }
 }
 
 std::vector<PlacedSpec> Decoder::weights() {
@@ -128,6 +132,20 @@ std::vector<std::vector<StateSpec>> Decoder::states(const StateParams& params) c
 
 void Decoder::forward(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
                       const View<float>& logits) const {
+  enqueue(ex, {b, states, activation, logits});
+}
+
+void Decoder::forward_in_pieces(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states,
+                                DType activation, const View<float>& logits, const std::vector<bool>& broken,
+                                Pieces& pieces) const {
+  KDELTA_CHECK(broken.size() == sublayers_.size(), "a break list of ", broken.size(), " sublayers, the model has ",
+               sublayers_.size());
+  // Where the residual stream lies is told while mixers run.
+  for (size_t s = 0; s < broken.size(); ++s) KDELTA_CHECK(broken[s] || !sublayers_[s].breaks, sublayers_[s].name);
+  enqueue(ex, {b, states, activation, logits, &broken, &pieces});
+}
+
+void Decoder::enqueue(const Exec& ex, const Step& step) const {
   Arena::Scope scope(*ex.scratch);
   Exec own = ex;
   PlannedRanks planned(shard_.rank, shard_.ranks);
@@ -137,7 +155,7 @@ void Decoder::forward(const Exec& ex, const Batch& b, std::span<const std::vecto
     fail(ErrorCode::invalid_argument,
          "comm: ", own.comm == nullptr ? "none" : str("rank ", own.comm->rank(), " of ", own.comm->ranks()),
          ", expected rank ", shard_.rank, " of ", shard_.ranks, ", what the model was made for");
-  with_residual(own, {b, states, activation, logits});
+  with_residual(own, step);
 }
 
 void Decoder::embed_tokens(const Exec& ex, const View<const int32_t>& token, const AnyView& out) const {
@@ -166,23 +184,53 @@ void Decoder::replay(const Exec& ex, const View<const int32_t>& slot, const View
   for (size_t l = 0; l < layers_.size(); ++l) layers_[l].mixer->replay(ex, slot, accepted, states[l]);
 }
 
+void Decoder::read_input(const Exec& ex, size_t s, Residual& stream, const AnyView& x) const {
+  const auto l = static_cast<int64_t>(s / 2);
+  if (s % 2 == 1) return stream.read_ffn_input(ex, l, x);
+  stream.read_mixer_input(ex, l, x);
+  ex.show("mixer_in", x);
+}
+
+void Decoder::run_sublayer(const Exec& ex, size_t s, const Step& step, Residual& stream, const AnyView& x) const {
+  const Layer& layer = layers_[s / 2];
+  if (s % 2 == 1) {
+    layer.ffn->forward(ex, step.b, x, stream.sum(), stream.sum());
+    return ex.show("layer_out", stream.sum());
+  }
+  const AnyConstView addend = stream.mixer_addend(static_cast<int64_t>(s / 2));
+  layer.mixer->forward(ex, step.b, step.states[s / 2], x, addend, stream.sum());
+}
+
+// Between two breaks lies one piece: the sublayers there, and the reading of what the next break is given.
 void Decoder::run_layers(Exec ex, const Step& step, Residual& stream) const {
   const Batch& b = step.b;
-  embed_tokens(ex, b.token, stream.sum());
   const AnyView x = ex.scratch->take(step.activation, {b.tokens(), c_.hidden_size});
-  for (int64_t l = 0; l < c_.layers(); ++l) {
-    const Layer& layer = layers_[static_cast<size_t>(l)];
-    ex.layer = static_cast<int>(l);
-    stream.read_mixer_input(ex, l, x);
-    ex.show("mixer_in", x);
-    const AnyConstView addend = stream.mixer_addend(l);
-    layer.mixer->forward(ex, b, step.states[static_cast<size_t>(l)], x, addend, stream.sum());
-    stream.read_ffn_input(ex, l, x);
-    layer.ffn->forward(ex, b, x, stream.sum(), stream.sum());
-    ex.show("layer_out", stream.sum());
+  const size_t all = sublayers_.size();
+  size_t begin = 0, piece = 0;
+  for (bool more = true; more; ++piece) {
+    size_t end = begin;
+    while (end < all && (step.broken == nullptr || !(*step.broken)[end])) ++end;
+    more = end < all;
+    const auto between = [&] {
+      if (piece == 0) embed_tokens(ex, b.token, stream.sum());
+      for (size_t s = begin; s < end + (more ? 1 : 0); ++s) {
+        ex.layer = static_cast<int>(s / 2);
+        read_input(ex, s, stream, x);
+        if (s < end) run_sublayer(ex, s, step, stream, x);
+      }
+      ex.layer = -1;
+      if (!more) stream.read_final(ex, x);
+    };
+    if (step.pieces == nullptr)
+      between();
+    else
+      step.pieces->run(ex, piece, std::ref(between));  // by reference nothing is allocated
+    if (!more) break;
+    ex.layer = static_cast<int>(end / 2);
+    run_sublayer(ex, end, step, stream, x);
+    begin = end + 1;
   }
   ex.layer = -1;
-  stream.read_final(ex, x);
   // Only the rows whose logits somebody wants reach the head: embed() is the gather of rows that this needs.
   const AnyView rows = ex.scratch->take(step.activation, {b.logit_row.dim(0), c_.hidden_size});
   embed(

@@ -30,6 +30,9 @@ class Decoder : public Model {
   std::vector<std::vector<StateSpec>> states(const StateParams& params) const override;
   void forward(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
                const View<float>& logits) const override;
+  std::span<const Sublayer> sublayers() const override { return sublayers_; }
+  void forward_in_pieces(const Exec& ex, const Batch& b, std::span<const std::vector<AnyView>> states, DType activation,
+                         const View<float>& logits, const std::vector<bool>& broken, Pieces& pieces) const override;
   void replay(const Exec& ex, const View<const int32_t>& slot, const View<const int32_t>& accepted,
               std::span<const std::vector<AnyView>> states) const override;
 
@@ -39,6 +42,8 @@ class Decoder : public Model {
     std::span<const std::vector<AnyView>> states;
     DType activation;
     const View<float>& logits;
+    const std::vector<bool>* broken = nullptr;  // null: not at all
+    Pieces* pieces = nullptr;
   };
   struct Layer {
     std::unique_ptr<Mixer> mixer;
@@ -64,11 +69,16 @@ class Decoder : public Model {
   View<const float> final_norm_;
 
  private:
+  void enqueue(const Exec& ex, const Step& step) const;
+  // Of sublayer s, two a layer: the mixer, the feed-forward.
+  void read_input(const Exec& ex, size_t s, Residual& stream, const AnyView& x) const;
+  void run_sublayer(const Exec& ex, size_t s, const Step& step, Residual& stream, const AnyView& x) const;
   // Rows of the vocabulary are dealt to ranks: embeddings are their sum, logits stand side by side.
   void embed_tokens(const Exec& ex, const View<const int32_t>& token, const AnyView& out) const;
   void project_logits(const Exec& ex, const AnyConstView& x, const View<float>& logits) const;
 
   Matrix embed_, head_;
+  std::vector<Sublayer> sublayers_;
 };
 
 }  // namespace kdelta

@@ -21,14 +21,16 @@ int32_t* carve(int32_t*& cursor, int64_t count) {
 }  // namespace
 
 const Bucket* choose_bucket(std::span<const Bucket> buckets, std::span<const BatchRow> rows) {
-  int64_t longest = 0;
+  int64_t longest = 0, tokens = 0;
+  bool mixed = false;
   for (const BatchRow& row : rows) {
-    if (row.prefill) return nullptr;
-    longest = std::max(longest, row.tokens);
+    mixed |= row.prefill;
+    longest = std::max(longest, row.tokens), tokens += row.tokens;
   }
   const Bucket* best = nullptr;
   for (const Bucket& b : buckets) {
-    const bool fits = b.rows >= static_cast<int64_t>(rows.size()) && b.row_tokens >= longest;
+    const bool fits = b.mixed() == mixed && b.rows >= static_cast<int64_t>(rows.size()) &&
+                      (mixed ? b.mixed_tokens >= tokens : b.row_tokens >= longest);
     if (fits && (best == nullptr || b.tokens() < best->tokens())) best = &b;
   }
   return best;
@@ -90,7 +92,7 @@ void BatchBuilder::pad(int64_t live_rows, int64_t live_tokens, const Bucket* buc
   std::fill(draft_ + live_tokens, draft_ + T, -1);
   std::fill(cu_ + live_rows + 1, cu_ + N + 1, static_cast<int32_t>(live_tokens));
   std::fill(context_ + live_rows, context_ + N, 0);
-  std::fill(logit_row_ + logit_owner_.size(), logit_row_ + T, -1);
+  if (!bucket->mixed()) std::fill(logit_row_ + logit_owner_.size(), logit_row_ + T, -1);
   for (const auto& s : states_) s->pad(live_rows, N);
 }
 
@@ -105,8 +107,9 @@ void BatchBuilder::attach(int64_t rows, int64_t tokens, int64_t logit_rows) {
 const Batch& BatchBuilder::build(std::span<const BatchRow> rows, bool all_logits, const Bucket* bucket) {
   const auto N = static_cast<int64_t>(rows.size());
   KDELTA_CHECK(N <= capacity_.sequences, N, " rows of ", capacity_.sequences);
-  KDELTA_CHECK(bucket == nullptr || (bucket->rows >= N && bucket->rows <= capacity_.sequences &&
-                                     bucket->tokens() <= std::min(capacity_.tokens, capacity_.logit_rows)),
+  KDELTA_CHECK(bucket == nullptr ||
+                   (bucket->rows >= N && bucket->rows <= capacity_.sequences && bucket->tokens() <= capacity_.tokens &&
+                    (bucket->mixed() || bucket->tokens() <= capacity_.logit_rows)),
                "a bucket of other size");
   batch_ = Batch{};
   logit_owner_.clear();
@@ -128,7 +131,8 @@ const Batch& BatchBuilder::build(std::span<const BatchRow> rows, bool all_logits
   }
   live_rows_ = N;
   if (bucket != nullptr) pad(N, T, bucket);
-  const int64_t M = bucket != nullptr ? bucket->tokens() : static_cast<int64_t>(logit_owner_.size());
+  const int64_t M =
+      bucket != nullptr && !bucket->mixed() ? bucket->tokens() : static_cast<int64_t>(logit_owner_.size());
   attach(bucket != nullptr ? bucket->rows : N, bucket != nullptr ? bucket->tokens() : T, M);
   for (const auto& s : states_) s->attach(batch_, batch_.sequences(), bucket != nullptr);
   if (stream_ != nullptr) upload(bucket);
@@ -145,7 +149,12 @@ void BatchBuilder::upload(const Bucket* bucket) {
   there(batch_.token), there(batch_.draft), there(batch_.cu), there(batch_.context), there(batch_.logit_row);
   there(batch_.slot), there(batch_.accepted), there(batch_.fresh), there(batch_.pages), there(batch_.snapshot);
   if (bucket == nullptr) return;
-  batch_.n_decode = static_cast<int>(bucket->rows);
+  batch_.n_decode = static_cast<int>(bucket->rows) - (bucket->mixed() ? batch_.n_prefill : 0);
+  if (bucket->mixed()) {  // what bounds an idle step is not nothing
+    batch_.max_len = std::max<int64_t>(batch_.max_len, 1);
+    batch_.max_context = std::max<int64_t>(batch_.max_context, 1);
+    return;
+  }
   batch_.max_len = bucket->row_tokens;
   batch_.max_context = capacity_.pages * capacity_.page_tokens;
 }

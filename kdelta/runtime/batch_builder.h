@@ -14,15 +14,18 @@
 
 namespace kdelta::runtime {
 
-// A shape of step that is captured once: that many decode rows of up to row_tokens tokens. A step in a bucket is padded
-// to rows x row_tokens tokens.
+// A shape of step that is captured once. Of decode rows: that many, of up to row_tokens tokens each; such a step is
+// padded to rows x row_tokens tokens and captured whole. Mixed: up to `rows` rows, prompts among them, of up to
+// mixed_tokens tokens together; it is padded to that many, and captured in the pieces between the breaks of the model.
 struct Bucket {
   int64_t rows = 0, row_tokens = 1;
-  int64_t tokens() const { return rows * row_tokens; }
+  int64_t mixed_tokens = 0;  // 0: decode rows only
+  bool mixed() const { return mixed_tokens > 0; }
+  int64_t tokens() const { return mixed() ? mixed_tokens : rows * row_tokens; }
 };
 
-// The smallest bucket that holds a step of these rows: decode rows only (a prompt's last token with a state before it
-// is one), each of at most row_tokens tokens. Null: the step runs in its own shape.
+// The smallest bucket that holds a step of these rows: a mixed one if there is a prompt among them (its last token with
+// a state before it is a decode row), else one of decode rows. Null: the step runs in its own shape.
 const Bucket* choose_bucket(std::span<const Bucket> buckets, std::span<const BatchRow> rows);
 
 class BatchBuilder {
@@ -35,8 +38,9 @@ class BatchBuilder {
   // Rows: prefill first. A row whose tokens reach the end of what is known of its request wants logits of that last
   // token and of the drafts behind it; with all_logits every token does. logit_owner()[m] is the row that logits row m
   // belongs to; rows of logits behind its end are padding. With a bucket, rows, tokens and logits are padded to its
-  // size: token, draft and logit_row -1, slots and pages -1, accepted 1, no length. No rows at all are an idle step. On
-  // a CUDA device the host part of a batch in a bucket says what the bucket can hold: it is captured once for all.
+  // size: token, draft and logit_row -1, slots and pages -1, accepted 1, no length; rows that pad are decode rows.
+  // Logits of a mixed bucket are not padded. No rows at all are an idle step. On a CUDA device the host part of a batch
+  // in a bucket of decode rows says what the bucket can hold: it is captured once for all.
   const Batch& build(std::span<const BatchRow> rows, bool all_logits, const Bucket* bucket = nullptr);
   std::span<const int> logit_owner() const { return logit_owner_; }
   // The ranges of the step that was built last, one line per kind of row and one per row.

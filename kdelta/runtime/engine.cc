@@ -86,6 +86,7 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   events_.reserve(m);
   queries_.resize(config.drafts > 0 ? n : 0);
   for (DraftQuery& q : queries_) q.tokens.reserve(static_cast<size_t>(config.drafts));
+  broken_ = break_list(model.sublayers(), config.break_at);
   if (queue_) capture_buckets();
 }
 
@@ -94,14 +95,13 @@ Engine::~Engine() = default;
 // Every bucket runs once as it is, so that its kernels are loaded, and is recorded then. What a graph does is fixed by
 // the bucket alone; what it works on lies in arrays whose addresses never change.
 void Engine::capture_buckets() {
-  graphs_.reserve(config_.buckets.size());
+  recordings_.reserve(config_.buckets.size());
   for (const Bucket& bucket : config_.buckets) {
     idle(bucket);
-    const Batch& b = builder_->build({}, false, &bucket);
+    Recording recording;
+    run_recorded(builder_->build({}, false, &bucket), bucket, recording);
     queue_->finish();
-    const View<float> logits = logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size});
-    graphs_.push_back(
-        Graph::capture(exec_, [&] { model_.forward(exec_, b, pool_->views(), config_.activation, logits); }));
+    recordings_.push_back(std::move(recording));
   }
 }
 

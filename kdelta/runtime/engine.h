@@ -5,11 +5,11 @@
 #include <functional>
 #include <memory>
 
-#include "kdelta/core/graph.h"
 #include "kdelta/runtime/device_queue.h"
 #include "kdelta/runtime/device_sampler.h"
 #include "kdelta/runtime/drafter.h"
 #include "kdelta/runtime/engine_config.h"
+#include "kdelta/runtime/recording.h"
 #include "kdelta/runtime/scheduler.h"
 #include "kdelta/runtime/state_image.h"
 #include "kdelta/runtime/state_pool.h"
@@ -99,7 +99,7 @@ class Engine {
   void observe(OpObserver* ops, TensorProbe* tensors);
 
   // What was recorded of a bucket of the configuration; on a CUDA device.
-  const Graph& recorded(size_t bucket) const { return graphs_.at(bucket); }
+  const Recording& recorded(size_t bucket) const { return recordings_.at(bucket); }
   // Of the CUDA device it runs on; null on the CPU.
   Stream* stream() const { return exec_.stream; }
   // The threads its ops run on, for measurements between steps.
@@ -137,6 +137,7 @@ class Engine {
   void drop_saved(Request& r);
   void run_step();
   void forward(const Batch& b, const Bucket* bucket);
+  void run_recorded(const Batch& b, const Bucket& bucket, Recording& recording);
   void drain();
   void capture_buckets();
   void sample_rows();
@@ -171,7 +172,8 @@ class Engine {
   std::unique_ptr<BatchBuilder> builder_;
   Buffer logits_;
   Exec exec_;
-  std::vector<Graph> graphs_;  // by bucket of the configuration
+  std::vector<Recording> recordings_;  // by bucket of the configuration
+  std::vector<bool> broken_;           // the model's break list
   RequestId next_id_ = 1;
 
   std::vector<std::unique_ptr<Request>> requests_;  // in order of arrival

@@ -113,7 +113,10 @@ BatchCapacity batch_capacity(const EngineConfig& c) {
   // A lone prefill may exceed a budget smaller than the grid.
   int64_t tokens = std::max({c.token_budget, c.prefill_grid, c.max_sequences});
   int64_t logits = c.all_logits ? tokens : std::min(tokens, c.max_sequences * (1 + c.drafts));
-  for (const Bucket& b : c.buckets) tokens = std::max(tokens, b.tokens()), logits = std::max(logits, b.tokens());
+  for (const Bucket& b : c.buckets) {
+    tokens = std::max(tokens, b.tokens());
+    if (!b.mixed()) logits = std::max(logits, b.tokens());
+  }
   return {.tokens = tokens,
           .sequences = c.max_sequences,
           .columns = 1 + c.drafts,
@@ -159,6 +162,11 @@ void check_config(const EngineConfig& c) {
   require(c.save_bytes >= 0, "save_bytes", c.save_bytes, ">= 0");
   for (const Bucket& b : c.buckets) {
     require(b.rows >= 1 && b.rows <= c.max_sequences, "buckets: rows", b.rows, "1 to max_sequences");
+    if (b.mixed()) {
+      require(b.mixed_tokens <= c.token_budget, "buckets: mixed_tokens", b.mixed_tokens, "at most token_budget");
+      require(!c.all_logits, "all_logits", 1, "no mixed buckets with it");
+      continue;
+    }
     require(b.row_tokens >= 1 && b.row_tokens <= 1 + c.drafts, "buckets: row_tokens", b.row_tokens, "1 to 1 + drafts");
   }
 }

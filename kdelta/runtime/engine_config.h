@@ -24,10 +24,13 @@ struct EngineConfig {
   DraftStates draft_states = DraftStates::records;  // what a verification keeps to be taken back to
   int64_t prefix_snapshots = 0;                     // states kept for requests that begin alike; 0: no prefix reuse
   int64_t prefix_interval = 256;                    // tokens between the snapshots that a prefill leaves
-  int64_t save_bytes = 0;        // for the states of preempted requests; what does not fit is computed again
-  uint64_t model_id = 0;         // tells weights apart: a state of another id is refused
-  std::string arithmetic;        // what last bits depend on, in words; goes with states, which it does not refuse
-  std::vector<Bucket> buckets;   // shapes that pure decode steps are padded to; empty: none
+  int64_t save_bytes = 0;       // for the states of preempted requests; what does not fit is computed again
+  uint64_t model_id = 0;        // tells weights apart: a state of another id is refused
+  std::string arithmetic;       // what last bits depend on, in words; goes with states, which it does not refuse
+  std::vector<Bucket> buckets;  // shapes that steps are padded to; empty: none
+  // On a CUDA device: sublayers that are no part of what is captured of a mixed bucket, beside those that ask for that
+  // (Sublayer::breaks).
+  std::vector<std::string> break_at;
   bool all_logits = false;       // logits of every token, not only of the last (logits, perplexity)
   Communicator* comm = nullptr;  // of the ranks that hold the model's other parts; null: none. Outlives the engine
   Options options;

@@ -292,14 +292,26 @@ void Engine::run_step() {
   commit();
 }
 
-// A bucket that was captured is one launch; whoever watches sees every op of it only when they run one by one.
+// A bucket that was captured is one launch, or one a piece; whoever watches sees every op of it only when they run one
+// by one.
 void Engine::forward(const Batch& b, const Bucket* bucket) {
   const auto captured = bucket == nullptr ? 0 : static_cast<size_t>(bucket - config_.buckets.data()) + 1;
-  if (captured > 0 && captured <= graphs_.size() && exec_.observer == nullptr && exec_.probe == nullptr)
-    return graphs_[captured - 1].launch(*exec_.stream);
+  if (captured > 0 && captured <= recordings_.size() && exec_.observer == nullptr && exec_.probe == nullptr)
+    return run_recorded(b, *bucket, recordings_[captured - 1]);
   model_.forward(exec_, b, pool_->views(), config_.activation,
                  logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size}));
   exec_.expect_joined();
+}
+
+void Engine::run_recorded(const Batch& b, const Bucket& bucket, Recording& recording) {
+  const View<float> logits = logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size});
+  const auto states = pool_->views();
+  if (bucket.mixed()) {
+    model_.forward_in_pieces(exec_, b, states, config_.activation, logits, broken_, recording);
+    return exec_.expect_joined();
+  }
+  const auto whole = [&] { model_.forward(exec_, b, states, config_.activation, logits); };
+  recording.run(exec_, 0, std::ref(whole));
 }
 
 // Behind a step that failed. A device that is broken says so again when the next step begins to use it.

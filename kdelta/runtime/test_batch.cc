@@ -182,6 +182,27 @@ TEST(BatchBuilder, AnIdleStepIsAllPadding) {
   EXPECT_TRUE(builder.logit_owner().empty());
 }
 
+// A mixed step keeps its rows and logits as they are; what pads it is rows of no length and tokens of nobody.
+TEST(BatchBuilder, AMixedBucketIsFilledToItsTokensBehindPromptsAndDecodeRows) {
+  Request p = request({1, 2, 3}, 0, {5}, {5});
+  Request a = with_drafts(request({4, 5}, 2, {2, 8, 9, 10}, {2}), {6}, {21}, 2);
+  p.slots = {5, 11, 12, 13};
+  BatchBuilder builder(Device{}, kDrafts);
+  const Bucket bucket{.rows = 4, .mixed_tokens = 8};
+  const BatchRow rows[] = {prefill(p, 3), decode(a, 2, 1)};
+  const Batch& batch = builder.build(rows, false, &bucket);
+  EXPECT_EQ(values(batch.cu), (Ints{0, 3, 5, 5, 5}));
+  EXPECT_EQ(values(batch.token), (Ints{1, 2, 3, 6, 21, -1, -1, -1}));
+  EXPECT_EQ(values(batch.draft), (Ints{-1, -1, -1, 21, -1, -1, -1, -1}));
+  EXPECT_EQ(values(batch.slot), (Ints{5, 11, 12, 13, 2, 8, 9, 10, -1, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(values(batch.accepted), (Ints{1, 2, 1, 1}));
+  EXPECT_EQ(values(batch.fresh), (Ints{1, 0, 0, 0}));
+  EXPECT_EQ(values(batch.logit_row), (Ints{2, 3, 4}));
+  EXPECT_EQ(batch.n_prefill, 1);
+  EXPECT_EQ(batch.n_decode, 1);
+  EXPECT_EQ(batch.max_len, 3);
+}
+
 TEST(BatchBuilder, OrderCapacityAndLengthsAreInvariants) {
   Request a = request({1}, 0, {1}, {1}), b = request({1, 2}, 1, {2}, {2});
   BatchBuilder builder(Device{}, {.tokens = 2, .sequences = 2, .columns = 1, .pages = 1, .logit_rows = 2});
@@ -198,6 +219,22 @@ TEST(BatchBuilder, OrderCapacityAndLengthsAreInvariants) {
   EXPECT_THAT(error({decode(b, 2)}), testing::HasSubstr("a decode row of 2 tokens"));
   a.accepted = 2;
   EXPECT_THAT(error({prefill(a, 1)}), testing::HasSubstr("accepted 2"));
+}
+
+TEST(Bucket, AMixedOneTakesStepsWithPromptsAndNoOthers) {
+  const Bucket buckets[] = {{4, 1}, {.rows = 3, .mixed_tokens = 128}, {.rows = 2, .mixed_tokens = 64}};
+  Request r;
+  const auto chosen = [&](std::initializer_list<BatchRow> rows) {
+    const std::vector<BatchRow> all(rows);
+    const Bucket* b = choose_bucket(buckets, all);
+    return b == nullptr ? -1 : b->mixed_tokens;
+  };
+  EXPECT_EQ(chosen({prefill(r, 63), decode(r)}), 64);
+  EXPECT_EQ(chosen({prefill(r, 64), decode(r)}), 128) << "tokens of all rows";
+  EXPECT_EQ(chosen({prefill(r, 3), decode(r), decode(r)}), 128) << "rows";
+  EXPECT_EQ(chosen({prefill(r, 127), decode(r), decode(r)}), -1);
+  EXPECT_EQ(chosen({prefill(r, 3), decode(r), decode(r), decode(r)}), -1);
+  EXPECT_EQ(chosen({decode(r)}), 0);
 }
 
 // The twelve cases of graph-safe handoffs (kda-runtime 6.2): one token with a state is a decode row and fits a bucket

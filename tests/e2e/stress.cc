@@ -105,6 +105,8 @@ class Mix {
     if (rng_() % 2 == 0) config_.save_bytes = pick(0, 40) << 20;
     for (int64_t rows = 1; rng_() % 3 != 0 && rows <= config_.max_sequences; rows *= 2)
       config_.buckets.push_back({.rows = rows, .row_tokens = pick(1, 1 + config_.drafts)});
+    if (!config_.buckets.empty() && rng_() % 2 == 0)
+      config_.buckets.push_back({.rows = config_.max_sequences, .mixed_tokens = pick(1, config_.token_budget)});
   }
 
   std::unique_ptr<runtime::Drafter> make_drafter(const Model* draft) {

@@ -47,6 +47,7 @@ runtime::EngineConfig config_for(const ModelFlags& flags, int64_t sequences, int
   c.token_budget = std::max<int64_t>(8192, sequences);
   c.max_length = length;
   c.options.threads = 4;
+  c.options.exact = flags.exact;
   if (flags.overlap_rows >= 0) c.options.overlap_rows = flags.overlap_rows;
   return c;
 }
@@ -152,6 +153,7 @@ class ModelBench {
     model_ = load_model(flags.config, LoadFormat::config_only);
     place_weights(model_, kDevice, {}, {});
     out_["config"] = flags.config;
+    out_["exact"] = flags.exact;
     out_["weight_bytes"] = DeviceWeights::bytes(model_.model->weights());
     out_["fill_seconds"] = seconds_since(begin);
     rate_ = copy_rate();
@@ -161,10 +163,24 @@ class ModelBench {
                 rate_ * 1e-9);
   }
 
+  // Of the recorded step alone, one replay behind the other. The states it works on mean nothing afterwards.
+  static double replay_seconds(runtime::Engine& engine) {
+    constexpr int kReplays = 20;
+    Event begin(kDevice, Event::Timing::on), end(kDevice, Event::Timing::on);
+    const Graph& step = engine.recorded(0).graphs()[0];
+    step.launch(*engine.stream());
+    engine.stream()->record(begin);
+    for (int i = 0; i < kReplays; ++i) step.launch(*engine.stream());
+    engine.stream()->record(end);
+    return seconds_between(begin, end) / kReplays;
+  }
+
   void decode() {
     out_["decode"] = Json::array();
     for (const int64_t batch : {1, 8, 64}) {
+      if (batch > flags_.most_batch) break;
       for (const bool recorded : {true, false}) {
+        if (flags_.exact && !recorded) continue;
         runtime::EngineConfig c = config_for(flags_, batch, kContext + kSpare);
         c.buckets = {{batch, 1}};
         runtime::Engine engine(*model_.model, c);
@@ -187,7 +203,7 @@ class ModelBench {
           });
           times.push_back(seconds_since(begin));
         }
-        const double median = quantile(times, 0.5);
+        const double median = quantile(times, 0.5), replay = recorded ? replay_seconds(engine) : 0;
         runtime::EngineConfig walked = config_for(flags_, batch, kContext + kSpare);
         Bytes bytes;
         (void)runtime::walk_step(*model_.model, walked, true, &bytes);
@@ -200,13 +216,16 @@ class ModelBench {
                     {"step_us", median * 1e6},
                     {"p10_us", quantile(times, 0.1) * 1e6},
                     {"p90_us", quantile(times, 0.9) * 1e6},
+                    {"replay_us", replay * 1e6},
                     {"tokens_per_s", static_cast<double>(batch) / median},
                     {"percent_of_copy_rate", 100 * bytes.bytes / rate_ / median},
                     {"distinct_experts", experts.mean()}};
-        std::printf("  decode batch %3lld %-9s %9.1f us (%.1f to %.1f)  %8.1f tok/s  %4.1f %% of copy  %.1f experts\n",
-                    static_cast<long long>(batch), recorded ? "recorded" : "op by op", median * 1e6,
-                    row["p10_us"].get<double>(), row["p90_us"].get<double>(), row["tokens_per_s"].get<double>(),
-                    row["percent_of_copy_rate"].get<double>(), experts.mean());
+        std::printf(
+            "  decode batch %3lld %-9s %9.1f us (%.1f to %.1f)  %8.1f tok/s  %4.1f %% of copy  %.1f experts  replay "
+            "%.1f us\n",
+            static_cast<long long>(batch), recorded ? "recorded" : "op by op", median * 1e6,
+            row["p10_us"].get<double>(), row["p90_us"].get<double>(), row["tokens_per_s"].get<double>(),
+            row["percent_of_copy_rate"].get<double>(), experts.mean(), replay * 1e6);
         if (!recorded && flags_.parts.find("profile") != std::string::npos) {
           Timeline timeline(*engine.stream());
           engine.observe(&timeline, nullptr);
@@ -220,9 +239,49 @@ class ModelBench {
     }
   }
 
+  // Sixteen sequences decode while prompts of `tokens` tokens come, one a step: in pieces that are recorded, padded to
+  // the same size and op by op, and in its own size.
+  void mixed() {
+    out_["mixed"] = Json::array();
+    constexpr int64_t kDecodes = 16;
+    for (const int64_t tokens : {32, 96, 224, 480}) {
+      for (const char* how : {"pieces", "padded", "as it is"}) {
+        runtime::EngineConfig c = config_for(flags_, kDecodes + 1, 2048);
+        c.token_budget = 512;
+        if (std::string(how) != "as it is") c.buckets = {{.rows = kDecodes + 1, .mixed_tokens = tokens + 32}};
+        runtime::Engine engine(*model_.model, c);
+        for (int64_t i = 0; i < kDecodes; ++i)
+          (void)engine.submit(prompt_of(64, static_cast<uint64_t>(i + 1), vocabulary()), greedy(1024));
+        while (engine.stats().decode_tokens < kDecodes) engine.step([](const runtime::TokenEvent&) {});
+        Bytes nobody;
+        if (std::string(how) == "padded") engine.observe(&nobody, nullptr);
+        std::vector<double> times;
+        for (int i = 0; i < 25; ++i) {
+          (void)engine.submit(prompt_of(tokens, static_cast<uint64_t>(100 + i), vocabulary()), greedy(1));
+          const auto begin = Clock::now();
+          engine.step([](const runtime::TokenEvent& e) {
+            if (e.error != nullptr) std::printf("error: %s\n", e.error->c_str());
+          });
+          if (i >= 5) times.push_back(seconds_since(begin));
+        }
+        out_["mixed"].push_back({{"decode_rows", kDecodes},
+                                 {"prompt_tokens", tokens},
+                                 {"how", how},
+                                 {"step_us", quantile(times, 0.5) * 1e6},
+                                 {"p10_us", quantile(times, 0.1) * 1e6},
+                                 {"p90_us", quantile(times, 0.9) * 1e6}});
+        std::printf("  mixed %3lld + %2lld %-8s %9.1f us (%.1f to %.1f)\n", static_cast<long long>(tokens),
+                    static_cast<long long>(kDecodes), how, quantile(times, 0.5) * 1e6, quantile(times, 0.1) * 1e6,
+                    quantile(times, 0.9) * 1e6);
+        std::fflush(stdout);
+      }
+    }
+  }
+
   void prefill() {
     out_["prefill"] = Json::array();
     for (const int64_t tokens : {1024, 8192, 32768, 131072}) {
+      if (flags_.exact && tokens > 8192) break;
       runtime::Engine engine(*model_.model, config_for(flags_, 1, tokens + 64));
       double best = 1e9, worst = 0;
       for (int i = 0; i < (tokens <= 8192 ? 4 : 2); ++i) {
@@ -271,6 +330,7 @@ int run_model(const ModelFlags& flags) {
   ModelBench bench(flags);
   const auto wanted = [&](const char* part) { return flags.parts.find(part) != std::string::npos; };
   if (wanted("decode")) bench.decode();
+  if (wanted("mixed")) bench.mixed();
   if (wanted("prefill")) bench.prefill();
   if (flags.results.empty()) return 0;
   const DeviceProperties& p = device_properties(kDevice);

@@ -11,6 +11,8 @@ struct ModelFlags {
   std::string commit = "unknown";
   std::string parts = "decode,prefill,profile";
   int64_t overlap_rows = -1;  // Options::overlap_rows; -1: the default
+  int64_t most_batch = 64;    // of decode steps: those of 1, 8, 64 up to it
+  bool exact = false;         // Options::exact; recorded decode steps, and prompts of 1k and 8k, alone
 };
 int run_model(const ModelFlags& flags);
 

@@ -105,8 +105,9 @@ TEST_P(CudaEngine, WorkOnASecondQueueChangesNoBitAndIsJoinedInEveryLayer) {
     crowd.run();
     for (const auto id : ids) answers[rows > 0 ? 1 : 0].push_back(crowd[id]);
 
-    const std::vector<Graph::Edge> edges = engine.recorded(0).edges();
-    const size_t nodes = engine.recorded(0).nodes().size();
+    const Graph& step = engine.recorded(0).graphs()[0];
+    const std::vector<Graph::Edge> edges = step.edges();
+    const size_t nodes = step.nodes().size();
     std::vector<int> out(nodes), in(nodes);
     for (const Graph::Edge& e : edges) ++out[static_cast<size_t>(e.from)], ++in[static_cast<size_t>(e.to)];
     const auto forks = std::count_if(out.begin(), out.end(), [](int n) { return n > 1; }),
@@ -123,6 +124,61 @@ TEST_P(CudaEngine, WorkOnASecondQueueChangesNoBitAndIsJoinedInEveryLayer) {
     EXPECT_EQ(std::count(out.begin(), out.end(), 0), 1) << "one tail";
   }
   for (size_t i = 0; i < answers[0].size(); ++i) EXPECT_TRUE(answers[0][i] == answers[1][i]) << "request " << i;
+}
+
+// Prompts among decode rows: the pieces between the mixers are recorded, the mixers run op by op with what the step
+// has.
+TEST_P(CudaEngine, MixedStepsInRecordedPiecesGiveTheBitsOfStepsRunOpByOp) {
+  for (const bool exact : {false, true}) {
+    runtime::EngineConfig c = engine_config(DType::bf16);
+    c.options.exact = exact;
+    c.max_sequences = 5;
+    c.token_budget = 128;
+    c.drafts = 2;
+    c.buckets = {{5, 1}, {5, 3}, {.rows = 5, .mixed_tokens = 64}, {.rows = 5, .mixed_tokens = 128}};
+    class Watcher final : public OpObserver {
+     public:
+      void on_op(std::string_view, std::string_view, const Cost&) override { ++ops; }
+      int64_t ops = 0;
+    } watcher;
+    std::vector<Answer> answers[2];
+    for (const bool recorded : {true, false}) {
+      runtime::Engine engine(*device_.model, c);
+      // One between any two mixers, one in front of the first and one behind the last.
+      EXPECT_EQ(std::ssize(engine.recorded(2).graphs()), device_.config.layers() + 1);
+      EXPECT_EQ(engine.recorded(0).graphs().size(), 1u) << "a step of decode rows has no break";
+      if (!recorded) engine.observe(&watcher, nullptr);
+      engine.pool().poison_free();
+      Crowd crowd(engine);
+      std::vector<runtime::RequestId> ids;
+      // The first ones decode when the later ones, of several steps each, begin.
+      for (uint64_t i = 0; i < 9; ++i)
+        ids.push_back(
+            crowd.submit(random_prompt(3 + 47 * static_cast<int64_t>(i), i), i % 2 == 0 ? greedy(20) : sampled(i, 20)));
+      crowd.run();
+      for (const auto id : ids) answers[recorded ? 1 : 0].push_back(crowd[id]);
+    }
+    EXPECT_GT(watcher.ops, 0);
+    for (size_t i = 0; i < answers[0].size(); ++i) {
+      EXPECT_TRUE(answers[0][i] == answers[1][i]) << "request " << i << answers[0][i].error << answers[1][i].error;
+      EXPECT_FALSE(answers[0][i].tokens.empty());
+    }
+  }
+}
+
+TEST_P(CudaEngine, ASublayerThatIsNamedBreaksARecordingToo) {
+  runtime::EngineConfig c = engine_config(DType::f32);
+  c.max_sequences = 2;
+  c.token_budget = 128;
+  c.buckets = {{.rows = 2, .mixed_tokens = 128}};
+  const std::vector<int32_t> prompt = random_prompt(150, 3);
+  c.break_at = {device_.model->sublayers()[1].name};
+  runtime::Engine engine(*device_.model, c);
+  EXPECT_EQ(std::ssize(engine.recorded(0).graphs()), device_.config.layers() + 2);
+  Crowd crowd(engine);
+  const auto id = crowd.submit(prompt, greedy(20));
+  crowd.run();
+  EXPECT_EQ(crowd[id].tokens, run_greedy(*host_.model, on_host(engine_config(DType::f32)), prompt, 20));
 }
 
 // A step is enqueued, waited for once, and every decode step of a bucket is one launch, whatever the mix before it.
