@@ -15,7 +15,9 @@ void add_load(CLI::App& c, LoadOptions& o) {
   c.add_option("model,-m,--model,--model-path", o.model, "Checkpoint directory")
       ->required()
       ->check(CLI::ExistingDirectory);
-  c.add_option("--device", o.device, "Where the model runs: cpu, cuda, cuda:N")->capture_default_str();
+  c.add_option("--device", o.device,
+               "Where the model runs: cpu, cuda, cuda:N, auto (the first CUDA device with room for it, else the CPU)")
+      ->capture_default_str();
   c.add_flag(
       "--exact", o.exact,
       "On a CUDA device: an answer is the same to the bit whatever else runs beside it, at some cost in time (the "

@@ -20,7 +20,7 @@ typedef struct kdelta_session kdelta_session;
 typedef struct kdelta_load_options {
   size_t struct_size KDELTA_DEFAULT(sizeof(kdelta_load_options));
   const char* model KDELTA_DEFAULT(nullptr);       /* directory with config.json and safetensors files */
-  const char* device KDELTA_DEFAULT(nullptr);      /* "cpu", "cuda", "cuda:N" */
+  const char* device KDELTA_DEFAULT(nullptr);      /* "cpu", "cuda", "cuda:N", "auto" */
   const char* dtype KDELTA_DEFAULT(nullptr);       /* "bf16", "fp32" */
   const char* state_dtype KDELTA_DEFAULT(nullptr); /* "fp32", "bf16" */
   const char* isa KDELTA_DEFAULT(nullptr);

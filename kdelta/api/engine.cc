@@ -232,10 +232,35 @@ void check_draft_tokenizer(const Tokenizer& ours, const std::string& directory) 
            printable(theirs->token_bytes(id)), ", the model's is ", printable(ours.token_bytes(id)));
 }
 
+// What "auto" means for this model. `note`: why no CUDA device, if none.
+std::string choose_device(const LoadOptions& o, std::string& note) {
+  if (o.device != "auto") return o.device;
+  const int devices = cuda_device_count();
+  if (devices == 0) note = cuda_device_summary();
+  for (int i = 0; i < devices; ++i) {
+    LoadOptions there = o;
+    there.device = str("cuda:", i);
+    const LoadedModel shapes =
+        load_model(o.model, o.dummy_weights ? LoadFormat::config_only : LoadFormat::headers, load_choices(there));
+    const LoadedModel draft = o.draft_model.empty() ? LoadedModel{} : load_model(o.draft_model, LoadFormat::headers);
+    try {
+      check_device(there, shapes, draft.model.get());
+      return there.device;
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::out_of_memory) throw;
+      note += str(note.empty() ? "" : "; ", e.what());
+    }
+  }
+  return "cpu";
+}
+
 }  // namespace
 
-Engine Engine::load(const LoadOptions& options) {
-  check_options(options);
+Engine Engine::load(const LoadOptions& given) {
+  check_options(given);
+  std::string device_note;
+  LoadOptions options = given;
+  options.device = choose_device(given, device_note);
   auto e = std::make_unique<Impl>();
   e->options = options;
   try {
@@ -250,6 +275,7 @@ Engine Engine::load(const LoadOptions& options) {
   const int64_t program = (resident_bytes() + program_file_bytes() + kRound - 1) / kRound * kRound;
   e->model = load_part(options);
   e->info = describe_model(e->model);
+  if (!device_note.empty()) e->info.notes.push_back("device auto: the CPU; " + device_note);
   e->config = engine_config(options, e->model);
   e->config.model_id = e->model.identity;
   e->config.arithmetic = arithmetic_of(e->config.options, e->model.config, e->config.device);

@@ -41,7 +41,8 @@ class ProbeGuard {
 
 // "bf16" or "fp32" and their long names; throws naming the option.
 DType parse_float_type(const std::string& name, const char* option);
-// "cpu", "cuda" or "cuda:N"; throws naming the option, and why when there is no such device.
+// "cpu", "cuda" or "cuda:N"; throws naming the option, and why when there is no such device. "auto": the first CUDA
+// device, if there is one; whether it has room is known when the model is.
 Device parse_device(const std::string& name);
 // None: auto.
 std::optional<DraftStates> parse_draft_states(const std::string& name);

@@ -78,11 +78,12 @@ DType parse_float_type(const std::string& name, const char* option) {
 
 Device parse_device(const std::string& name) {
   if (name == "cpu") return {};
+  if (name == "auto") return cuda_device_count() > 0 ? Device{DeviceKind::cuda, 0} : Device{};
   const auto refuse = [&](const std::string& why) { fail(ErrorCode::invalid_argument, "device: '", name, "', ", why); };
   constexpr std::string_view kCuda = "cuda";
   const std::string index = name.starts_with("cuda:") ? name.substr(kCuda.size() + 1) : name == kCuda ? "0" : "";
   if (index.empty() || index.size() > 3 || index.find_first_not_of("0123456789") != std::string::npos)
-    refuse("expected cpu, cuda or cuda:N");
+    refuse("expected cpu, cuda, cuda:N or auto");
   const Device device{DeviceKind::cuda, std::stoi(index)};
   if (device.index >= cuda_device_count()) refuse(cuda_device_summary());
   return device;

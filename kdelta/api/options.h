@@ -20,8 +20,10 @@ namespace kdelta {
 inline constexpr int64_t kUntilFull = std::numeric_limits<int64_t>::max();  // GenerateOptions::max_tokens
 
 struct LoadOptions {
-  std::string model = {};             // directory with config.json and, unless dummy, safetensors files
-  std::string device = "cpu";         // where the model runs: "cpu", "cuda" (the first) or "cuda:N"
+  std::string model = {};  // directory with config.json and, unless dummy, safetensors files
+  // Where the model runs: "cpu", "cuda" (the first), "cuda:N", or "auto": the first CUDA device with room for weights
+  // and state, else the CPU; ModelInfo::notes says why that.
+  std::string device = "cpu";
   bool exact = false;                 // on a CUDA device: answers to the bit whatever the company, as on the CPU always
   std::string dtype = "bf16";         // activations: "bf16" or "fp32" (the plain parity path)
   std::string state_dtype = "fp32";   // recurrent state: "fp32" or "bf16"

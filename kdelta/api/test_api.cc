@@ -48,6 +48,18 @@ TEST(Engine, OptionsAreRefusedByNameBeforeAnythingIsLoaded) {
 }
 
 // Row 41, with the next ones: a part that is not there is named by who needs it; nothing is looked up and used unseen.
+TEST(Engine, DeviceAutoIsTheProcessorWhereThereIsNoOtherAndSaysWhy) {
+  if (cuda_device_count() > 0) GTEST_SKIP() << "there is one: " << cuda_device_summary();
+  LoadOptions o = golden(false);
+  o.device = "auto";
+  const Engine engine = Engine::load(o);
+  EXPECT_THAT(engine.device_summary(), testing::StartsWith("cpu"));
+  EXPECT_THAT(engine.info().notes, testing::Contains("device auto: the CPU; " + cuda_device_summary()));
+  EXPECT_THAT(Engine::load(golden(false)).info().notes, testing::Not(testing::Contains(HasSubstr("device auto"))));
+  o.device = "gpu";
+  EXPECT_THAT(error_of([&] { Engine::load(o); }), HasSubstr("expected cpu, cuda, cuda:N or auto"));
+}
+
 TEST(Engine, HeadersAloneDescribeButComputeNothing) {
   LoadOptions o = golden(false);
   o.headers_only = true;

@@ -296,6 +296,32 @@ TEST(CudaEngineDoor, RandomWeightsAreThoseOfTheProcessor) {
   EXPECT_EQ(cuda.generate({1, 2, 3}, g).tokens, cpu.generate({1, 2, 3}, g).tokens);
 }
 
+TEST(CudaEngineDoor, AutoIsTheDeviceAsLongAsItHasRoomAndThenTheProcessor) {
+  LoadOptions o{.model = "models/tiny-k3", .device = "auto", .dtype = "fp32"};
+  o.max_length = 256;
+  const auto notes = [](const Engine& e) {
+    std::string all;
+    for (const std::string& n : e.info().notes) all += n + "\n";
+    return all;
+  };
+  GenerateOptions g;
+  g.temperature = 0;
+  g.max_tokens = 12;
+  std::vector<int32_t> there;
+  {
+    Engine engine = Engine::load(o);
+    EXPECT_NE(engine.device_summary().find("cuda:0"), std::string::npos) << engine.device_summary();
+    EXPECT_EQ(notes(engine).find("device auto"), std::string::npos) << notes(engine);
+    there = engine.generate({5, 6, 7}, g).tokens;
+  }
+  const Device device{DeviceKind::cuda, 0};
+  const Buffer others(device, device_free_bytes(device) - (int64_t{64} << 20));
+  Engine engine = Engine::load(o);
+  EXPECT_NE(engine.device_summary().find("cpu"), std::string::npos) << engine.device_summary();
+  EXPECT_NE(notes(engine).find("are free on cuda:0"), std::string::npos) << notes(engine);
+  EXPECT_EQ(engine.generate({5, 6, 7}, g).tokens, there);
+}
+
 TEST(CudaEngineDoor, WantOfDeviceMemoryIsToldBeforeAnyWork) {
   LoadOptions o{.model = "models/tiny-k3", .device = "cuda", .max_sequences = 20000};
   o.token_budget = 20000;
