@@ -1,6 +1,7 @@
 #include "kdelta/model/decoder.h"
 
 #include "kdelta/core/check.h"
+#include "kdelta/core/trace.h"
 #include "kdelta/layers/kda/kda.h"
 #include "kdelta/layers/mla/mla.h"
 #include "kdelta/layers/mlp/mlp.h"
@@ -192,6 +193,7 @@ void Decoder::read_input(const Exec& ex, size_t s, Residual& stream, const AnyVi
 }
 
 void Decoder::run_sublayer(const Exec& ex, size_t s, const Step& step, Residual& stream, const AnyView& x) const {
+  const TraceRange range(ex.planning ? nullptr : sublayers_[s].name.c_str());
   const Layer& layer = layers_[s / 2];
   if (s % 2 == 1) {
     layer.ffn->forward(ex, step.b, x, stream.sum(), stream.sum());

@@ -86,6 +86,8 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   events_.reserve(m);
   queries_.resize(config.drafts > 0 ? n : 0);
   for (DraftQuery& q : queries_) q.tokens.reserve(static_cast<size_t>(config.drafts));
+  if (trace_sink() == nullptr) trace_to(profiler_sink());
+  observe(nullptr, nullptr);
   broken_ = break_list(model.sublayers(), config.break_at);
   if (queue_) capture_buckets();
 }
@@ -119,7 +121,8 @@ int64_t Engine::host_bytes(const EngineConfig& c) {
 }
 
 void Engine::observe(OpObserver* ops, TensorProbe* tensors) {
-  exec_.observer = ops;
+  watched_ = ops != nullptr || tensors != nullptr;
+  exec_.observer = ops == nullptr && trace_sink() != nullptr ? &op_ranges_ : ops;
   exec_.probe = tensors;
 }
 

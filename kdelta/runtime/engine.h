@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "kdelta/core/trace.h"
 #include "kdelta/runtime/device_queue.h"
 #include "kdelta/runtime/device_sampler.h"
 #include "kdelta/runtime/drafter.h"
@@ -95,7 +96,7 @@ class Engine {
   const std::string& explanation() const { return explanation_; }
   void explain(bool on) { explain_ = on; }
 
-  // Sees every op and named tensor from now on; null: none.
+  // Sees every op and named tensor from now on; null: none. As long as somebody does, nothing recorded is replayed.
   void observe(OpObserver* ops, TensorProbe* tensors);
 
   // What was recorded of a bucket of the configuration; on a CUDA device.
@@ -172,6 +173,8 @@ class Engine {
   std::unique_ptr<BatchBuilder> builder_;
   Buffer logits_;
   Exec exec_;
+  OpRanges op_ranges_;                 // sees the ops when somebody traces and nobody else watches
+  bool watched_ = false;               // observe() named somebody
   std::vector<Recording> recordings_;  // by bucket of the configuration
   std::vector<bool> broken_;           // the model's break list
   RequestId next_id_ = 1;

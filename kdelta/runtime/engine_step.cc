@@ -11,6 +11,7 @@ bool Engine::step(const std::function<void(const TokenEvent&)>& on_event) {
   events_.clear();
   std::erase_if(requests_, [](const auto& r) { return r->finish != FinishReason::none; });
   if (requests_.empty()) return false;
+  const TraceRange range("step");
   draft();
   plan();
   hand_out_memory();
@@ -296,7 +297,7 @@ void Engine::run_step() {
 // by one.
 void Engine::forward(const Batch& b, const Bucket* bucket) {
   const auto captured = bucket == nullptr ? 0 : static_cast<size_t>(bucket - config_.buckets.data()) + 1;
-  if (captured > 0 && captured <= recordings_.size() && exec_.observer == nullptr && exec_.probe == nullptr)
+  if (captured > 0 && captured <= recordings_.size() && !watched_)
     return run_recorded(b, *bucket, recordings_[captured - 1]);
   model_.forward(exec_, b, pool_->views(), config_.activation,
                  logits_.view<float>({b.logit_row.dim(0), model_.config().vocab_size}));
