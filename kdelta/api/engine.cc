@@ -41,6 +41,17 @@ std::vector<runtime::Bucket> decode_buckets(const runtime::EngineConfig& c, int6
   return all;
 }
 
+// Steps of 64, 96, 128, 192, 256, ... tokens with prompts among them.
+void add_mixed_buckets(runtime::EngineConfig& c, int64_t most) {
+  most = std::min(most, c.token_budget);
+  for (int64_t tokens = 64; most > 0;) {
+    c.buckets.push_back({.rows = c.max_sequences, .mixed_tokens = std::min(tokens, most)});
+    if (tokens >= most) break;
+    const int64_t power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(tokens)));
+    tokens = tokens == power ? power + power / 2 : 2 * power;
+  }
+}
+
 runtime::EngineConfig engine_config(const LoadOptions& o, const LoadedModel& loaded) {
   const ModelConfig& model = loaded.config;
   runtime::EngineConfig c;
@@ -60,7 +71,11 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const LoadedModel& loa
   c.all_logits = o.all_logits;
   const bool cuda = c.device.kind == DeviceKind::cuda;
   c.draft_states = parse_draft_states(o.draft_states).value_or(runtime::lighter_draft_states(*loaded.model, c));
-  if (cuda && !o.all_logits && !o.headers_only) c.buckets = decode_buckets(c, o.graph_rows);
+  if (cuda && !o.all_logits && !o.headers_only) {
+    c.buckets = decode_buckets(c, o.graph_rows);
+    add_mixed_buckets(c, o.graph_tokens);
+  }
+  c.break_at = o.break_at;
   return c;
 }
 

@@ -117,6 +117,8 @@ void check_options(const LoadOptions& o) {
   require(o.max_length >= 0 && o.max_length <= kMost, "max_length", o.max_length, str("0 to ", kMost));
   require(o.max_sequences >= 1 && o.max_sequences <= kMost, "max_sequences", o.max_sequences, str("1 to ", kMost));
   require(o.cache_tokens >= 0 && o.cache_tokens <= kMost, "cache_tokens", o.cache_tokens, str("0 to ", kMost));
+  require(o.graph_rows >= 0 && o.graph_rows <= kMost, "graph_rows", o.graph_rows, str("0 to ", kMost));
+  require(o.graph_tokens >= 0 && o.graph_tokens <= kMost, "graph_tokens", o.graph_tokens, str("0 to ", kMost));
   require(o.drafts >= 0 && o.drafts <= 16, "drafts", o.drafts, "0 to 16");
   if (o.draft_states != "auto" && o.drafts == 0)
     fail(ErrorCode::invalid_argument, "draft_states: given, but drafts is 0");

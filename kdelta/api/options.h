@@ -44,6 +44,11 @@ struct LoadOptions {
   int64_t drafts = 0;        // tokens guessed ahead per step and verified, 0 to 16; no answer changes by them
   // Sizes of decode steps that a CUDA device records at start and then launches as one; 0: none are.
   int64_t graph_rows = 64;
+  // The same for steps with prompts in them, of up to so many tokens, in pieces between the attention layers; 0: none
+  // are.
+  int64_t graph_tokens = 0;
+  // Layers that such a step runs op by op too: names as tensors begin, "model.layers.3.block_sparse_moe".
+  std::vector<std::string> break_at = {};
   // What is kept of drafts until they are verified: "slots" (a state each), "records" (what leads to that state), or
   // "auto": what takes less memory. No answer changes by it. Without drafts: "auto".
   std::string draft_states = "auto";

@@ -48,6 +48,17 @@ TEST(Engine, OptionsAreRefusedByNameBeforeAnythingIsLoaded) {
 }
 
 // Row 41, with the next ones: a part that is not there is named by who needs it; nothing is looked up and used unseen.
+TEST(Engine, ALayerToBreakARecordingAtIsOneOfTheModels) {
+  LoadOptions o = golden(false);
+  o.break_at = {"model.layers.0.self_attn", "model.layers.0.mlq"};
+  EXPECT_THAT(error_of([&] { Engine::load(o); }), AllOf(HasSubstr("break_at: 'model.layers.0.mlq', expected one of"),
+                                                        HasSubstr("model.layers.1.self_attn")));
+  o.break_at.pop_back();
+  EXPECT_EQ(error_of([&] { Engine::load(o); }), "no error");
+  o.graph_tokens = -1;
+  EXPECT_THAT(error_of([&] { Engine::load(o); }), HasSubstr("graph_tokens: -1"));
+}
+
 TEST(Engine, DeviceAutoIsTheProcessorWhereThereIsNoOtherAndSaysWhy) {
   if (cuda_device_count() > 0) GTEST_SKIP() << "there is one: " << cuda_device_summary();
   LoadOptions o = golden(false);

@@ -179,6 +179,7 @@ int64_t walk_step(const Model& model, const EngineConfig& c, bool decode, OpObse
 
 MemoryPlan plan_memory(const Model& model, const EngineConfig& config, int64_t drafter_bytes) {
   check_config(config);
+  (void)break_list(model.sublayers(), config.break_at);
   const auto specs = model.states(state_params(config));
   const BatchCapacity capacity = batch_capacity(config);
   MemoryPlan p;

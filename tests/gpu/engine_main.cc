@@ -1,6 +1,6 @@
 // kdelta_gpu_engine_tests [GoogleTest flags]: the tests of whole engines, on the first CUDA device.
 // kdelta_gpu_engine_tests --model=FOLDER [--parts=decode,mixed,prefill,profile] [--overlap_rows=N] [--results=FILE]
-// [--most_batch=N] [--exact] [--commit=HASH]: a model of random weights, timed.
+// [--most_batch=N] [--most_prompt=N] [--exact] [--commit=HASH]: a model of random weights, timed.
 // It runs in the root of the repository, whose checkpoints and configurations it reads.
 #include <gtest/gtest.h>
 
@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
     if (key == "--results") flags.results = value;
     if (key == "--commit") flags.commit = value;
     if (key == "--most_batch") flags.most_batch = std::stoll(value);
+    if (key == "--most_prompt") flags.most_prompt = std::stoll(value);
     if (key == "--exact") flags.exact = true;
     if (key == "--overlap_rows") flags.overlap_rows = std::stoll(value);
   }

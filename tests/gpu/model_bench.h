@@ -10,9 +10,10 @@ struct ModelFlags {
   std::string results;  // file to write; empty: none
   std::string commit = "unknown";
   std::string parts = "decode,prefill,profile";
-  int64_t overlap_rows = -1;  // Options::overlap_rows; -1: the default
-  int64_t most_batch = 64;    // of decode steps: those of 1, 8, 64 up to it
-  bool exact = false;         // Options::exact; recorded decode steps, and prompts of 1k and 8k, alone
+  int64_t overlap_rows = -1;     // Options::overlap_rows; -1: the default
+  int64_t most_batch = 64;       // of decode steps: those of 1, 8, 64 up to it
+  int64_t most_prompt = 131072;  // of prompts: those of 1k, 8k, 32k, 128k up to it
+  bool exact = false;            // Options::exact; of decode steps, recorded ones alone
 };
 int run_model(const ModelFlags& flags);
 

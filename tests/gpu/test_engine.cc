@@ -296,6 +296,45 @@ TEST(CudaEngineDoor, RandomWeightsAreThoseOfTheProcessor) {
   EXPECT_EQ(cuda.generate({1, 2, 3}, g).tokens, cpu.generate({1, 2, 3}, g).tokens);
 }
 
+TEST(CudaEngineDoor, RecordedPiecesOfPromptsAnswerAsTheProcessor) {
+  LoadOptions o{.model = "models/tiny-k3", .dtype = "fp32", .max_sequences = 3};
+  o.max_length = 512;
+  Engine cpu = Engine::load(o);
+  o.device = "cuda";
+  o.graph_tokens = 256;
+  Engine cuda = Engine::load(o);
+  GenerateOptions g;
+  g.temperature = 0;
+  g.max_tokens = 24;
+  std::vector<int32_t> prompt;
+  for (const int64_t length : {3, 64, 100, 300}) {
+    for (int64_t i = std::ssize(prompt); i < length; ++i) prompt.push_back(static_cast<int32_t>(5 + i * 7 % 400));
+    EXPECT_EQ(cuda.generate(prompt, g).tokens, cpu.generate(prompt, g).tokens) << length;
+  }
+}
+
+// What the driver takes for a recording is not told; the plan has a figure for each. Others on the device would be
+// counted here too.
+TEST(CudaEngineDoor, WhatRecordedStepsTakeIsWithinWhatTheirPlanSays) {
+  const LoadedModel loaded = load_placed("models/tiny-k3");
+  runtime::EngineConfig c = engine_config(DType::bf16);
+  c.max_sequences = 16;
+  c.token_budget = 256;
+  const auto taken = [&] {
+    const int64_t before = device_free_bytes(c.device);
+    const runtime::Engine engine(*loaded.model, c);
+    return before - device_free_bytes(c.device);
+  };
+  (void)taken();  // kernels are loaded
+  const int64_t bare = taken();
+  for (const int64_t rows : {1, 2, 4, 8, 16}) c.buckets.push_back({rows, 1});
+  for (const int64_t tokens : {64, 128, 256}) c.buckets.push_back({.rows = 16, .mixed_tokens = tokens});
+  (void)taken();
+  const int64_t recorded = taken();
+  std::printf("recorded steps take %.1f MB\n", static_cast<double>(recorded - bare) * 1e-6);
+  EXPECT_LE(recorded - bare, (int64_t{8} << 20) * std::ssize(c.buckets));
+}
+
 TEST(CudaEngineDoor, AutoIsTheDeviceAsLongAsItHasRoomAndThenTheProcessor) {
   LoadOptions o{.model = "models/tiny-k3", .device = "auto", .dtype = "fp32"};
   o.max_length = 256;
@@ -315,7 +354,17 @@ TEST(CudaEngineDoor, AutoIsTheDeviceAsLongAsItHasRoomAndThenTheProcessor) {
     there = engine.generate({5, 6, 7}, g).tokens;
   }
   const Device device{DeviceKind::cuda, 0};
-  const Buffer others(device, device_free_bytes(device) - (int64_t{64} << 20));
+  // Somebody else takes all but a few megabytes, less than one recorded step is planned with.
+  std::vector<Buffer> others;
+  constexpr int64_t kLeft = 4 << 20;
+  for (int64_t bytes = int64_t{1} << 36; bytes >= 1 << 20; bytes /= 2)
+    while (device_free_bytes(device) >= bytes + kLeft) {
+      try {
+        others.emplace_back(device, bytes);
+      } catch (const Error&) {  // no piece that large is left
+        break;
+      }
+    }
   Engine engine = Engine::load(o);
   EXPECT_NE(engine.device_summary().find("cpu"), std::string::npos) << engine.device_summary();
   EXPECT_NE(notes(engine).find("are free on cuda:0"), std::string::npos) << notes(engine);
