@@ -1,5 +1,7 @@
 #include "frontends/server/answer_format.h"
 
+#include <charconv>
+#include <cmath>
 #include <utility>
 
 namespace kdelta::server {
@@ -80,13 +82,21 @@ Json usage_json(const Usage& u) {
 }
 
 Json timings_json(const ServiceTimings& t, const Usage& u) {
-  const auto rate = [](int64_t tokens, double seconds) {
-    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
-  };
-  return object({{"queued_ms", 1e3 * t.queued},
-                 {"prompt_ms", 1e3 * t.prefill},
-                 {"predicted_ms", 1e3 * t.decode},
-                 {"predicted_per_second", rate(u.answer, t.decode)}});
+  const auto thousandths = [](double value) { return std::round(1e3 * value) / 1e3; };  // no clock knows more
+  const auto ms = [&](double seconds) { return thousandths(1e3 * seconds); };
+  const double rate = t.decode > 0 ? static_cast<double>(u.answer) / t.decode : 0;
+  return object({{"queued_ms", ms(t.queued)},
+                 {"prompt_ms", ms(t.prefill)},
+                 {"predicted_ms", ms(t.decode)},
+                 {"predicted_per_second", thousandths(rate)}});
+}
+
+Json plain_number(float value) {
+  char text[64];
+  const auto end = std::to_chars(text, std::end(text), value).ptr;
+  double plain = 0;
+  std::from_chars(text, end, plain);
+  return plain;
 }
 
 std::string finish_reason(const ServiceEnd& end, bool calls) {

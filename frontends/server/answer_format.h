@@ -81,6 +81,8 @@ std::string named_event(const Json& data);
 // {"key": value, ...}
 Json object(std::initializer_list<std::pair<std::string_view, Json>> members);
 Json usage_json(const Usage& usage);
+// The number that was meant: 0.7, not what a float makes of it.
+Json plain_number(float value);
 Json timings_json(const ServiceTimings& timings, const Usage& usage);
 // "stop", "length" or, of a chat that ended by itself behind calls, "tool_calls".
 std::string finish_reason(const ServiceEnd& end, bool calls);

@@ -208,8 +208,9 @@ constexpr const char* kPaths[] = {"/v1/chat/completions",
                                   "/",
                                   ""};
 constexpr const char* kMethods[] = {"POST", "GET", "HEAD", "OPTIONS", "PUT"};
-constexpr const char* kHeaders[] = {
-    "authorization", "x-api-key", "origin", "host", "content-type", "access-control-request-headers", "x-request-id"};
+constexpr const char* kHeaders[] = {"authorization", "x-api-key",      "origin",
+                                    "host",          "content-type",   "access-control-request-headers",
+                                    "x-request-id",  "idempotency-key"};
 constexpr const char* kValues[] = {"",         "abc",      "Bearer abc", "bearer  abd",      "Bearer",
                                    "http://a", "http://b", "x",          "application/json", "r"};
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "frontends/server/answer_request.h"
+#include "frontends/server/answer_format.h"
 #include "frontends/server/tool_use.h"
 #include "kdelta/api/request_fields.h"
 
@@ -209,11 +209,11 @@ Json repeated(const JsonReader& body, const GenerateOptions& o) {
   repeat("metadata", Json::Object{});
   repeat("parallel_tool_calls", true);
   repeat("reasoning", Json::Object{{"effort", Json()}, {"summary", Json()}});
-  repeat("temperature", static_cast<double>(o.temperature));
+  repeat("temperature", plain_number(o.temperature));
   repeat("text", Json::Object{{"format", Json::Object{{"type", "text"}}}});
   repeat("tool_choice", "auto");
   repeat("tools", Json::Array{});
-  repeat("top_p", static_cast<double>(o.top_p));
+  repeat("top_p", plain_number(o.top_p));
   repeat("user", {});
   return out;
 }

@@ -1,6 +1,7 @@
 // The endpoints of the OpenAI API, with the small model: what a client sees, streaming and not.
 #include <gmock/gmock.h>
 
+#include "frontends/server/answer_format.h"
 #include "tests/server/server.h"
 
 namespace kdelta {
@@ -336,6 +337,32 @@ TEST(Server, WhatIsNotThereIsSaid) {
   EXPECT_EQ(shared().post("/v1/requests/unknown/cancel", "").status, 404);
   EXPECT_EQ(at(json(shared().get("/v1/models").body), "data.0.id").string(), "tiny");
   EXPECT_THAT(shared().get("/version").body, HasSubstr("version"));
+}
+
+// Found by fuzz_requests: it was said to be the server's fault.
+TEST(Server, AnEndThatMinTokensBarsAndItsFormatAsksForIsTheRequestsFault) {
+  for (const std::string stream : {"", R"("stream":true,)"}) {
+    const Response r = shared().post("/v1/completions", "{" + stream +
+                                                            R"("prompt":"In","max_tokens":40,"min_tokens":30,)"
+                                                            R"("structured_outputs":{"choice":["a"]}})");
+    EXPECT_EQ(r.status, stream.empty() ? 400 : 200) << r.body;
+    const Json error = json(stream.empty() ? r.body : events(r.body).back());
+    EXPECT_EQ(at(error, "error.param"), Json("min_tokens")) << r.body;
+    EXPECT_EQ(at(error, "error.type"), Json("invalid_request_error"));
+  }
+}
+
+TEST(Server, NumbersAreThoseThatWereMeant) {
+  for (const float f : {0.7F, 0.95F, 1.F, 1e-7F, 3.4e38F}) {
+    EXPECT_EQ(static_cast<float>(server::plain_number(f).number()), f);
+    EXPECT_LE(json_text(server::plain_number(f)).size(), 8u) << json_text(server::plain_number(f));
+  }
+  const Json r = json(shared().post("/v1/completions", completion(R"("max_tokens":9)")).body);
+  for (const JsonMember& m : at(r, "timings").object()) {
+    const std::string text = json_text(m.value);
+    const size_t dot = text.find('.');
+    EXPECT_TRUE(dot == std::string::npos || text.size() - dot <= 4) << m.key << text;
+  }
 }
 
 }  // namespace

@@ -69,10 +69,10 @@ Terms SchemaCases::member(const Case& c, const std::string* name,
   Terms out;
   const auto says = [&](const Json& s, bool collect) {
     bool said = false;
-    for (const JsonMember& m : tree_.named(s, "properties"))
-      if (name != nullptr && m.key == *name) {
+    if (name != nullptr)
+      if (const Json* own = tree_.named(s, "properties", *name)) {
         said = true;
-        if (collect) add(out, m.value);
+        if (collect) add(out, *own);
       }
     for (const JsonMember& m : tree_.named(s, "patternProperties")) {
       (void)pattern(m.key, below(tree_.path(s), "patternProperties"));

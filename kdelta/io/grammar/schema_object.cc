@@ -1,6 +1,7 @@
 // Objects: their members in order, and which of them may or must be there together.
 #include <algorithm>
 #include <set>
+#include <unordered_set>
 
 #include "kdelta/core/check.h"
 #include "kdelta/io/grammar/schema_writer.h"
@@ -16,8 +17,9 @@ constexpr size_t kMostCounts = 20'000;  // states of members that are counted or
 // Named members in the order in which schemas name them: properties first, then what is only spoken of elsewhere.
 std::vector<std::string> SchemaWriter::names_of(const Case& c, std::vector<std::string>* required) const {
   std::vector<std::string> names;
-  const auto name = [](std::vector<std::string>& in, const std::string& n) {
-    if (std::ranges::find(in, n) == in.end()) in.push_back(n);
+  std::unordered_set<std::string> seen, needed;
+  const auto name = [&](std::vector<std::string>& in, const std::string& n) {
+    if ((&in == &names ? seen : needed).insert(n).second) in.push_back(n);
   };
   c.each("properties", [&](const Json&, const Json& all) {
     if (all.kind() != Json::Kind::object) return;
@@ -49,8 +51,9 @@ ExprId SchemaWriter::object(const Case& c) {
   std::vector<std::string> required;
   const std::vector<std::string> names = names_of(c, &required);
   std::vector<Member> members;
+  const std::unordered_set<std::string> all_required(required.begin(), required.end());
   for (const std::string& name : names) {
-    const bool needed = std::ranges::find(required, name) != required.end();
+    const bool needed = all_required.contains(name);
     const Terms terms = cases_.member(c, name);
     if (values_.is_valid(Json(name), name_terms) && !cases_.is_none(terms))
       members.push_back({name, g_.sequence({json_.constant(name), json_.colon(), value(terms)}), needed});

@@ -75,8 +75,17 @@ const Json::Object& SchemaTree::named(const Json& schema, std::string_view keywo
   if (map == nullptr) return none;
   const std::string place = below(path(schema), keyword);
   if (map->kind() != Json::Kind::object) refuse(place, describe(*map) + ", expected an object");
-  for (const JsonMember& m : map->object()) at(m.value, below(place, m.key));
+  const auto [all, is_new] = named_.try_emplace(map);
+  if (is_new)
+    for (const JsonMember& m : map->object()) all->second.emplace(m.key, &at(m.value, below(place, m.key)));
   return map->object();
+}
+
+const Json* SchemaTree::named(const Json& schema, std::string_view keyword, std::string_view key) {
+  if (named(schema, keyword).empty()) return nullptr;
+  const auto& all = named_.at(schema.find(keyword));
+  const auto found = all.find(key);
+  return found == all.end() ? nullptr : found->second;
 }
 
 std::vector<std::string> SchemaTree::names(const Json& list, const std::string& path) const {

@@ -33,6 +33,8 @@ class SchemaTree {
   // The schemas of a list, of an object; the latter is empty when the keyword is absent.
   const Json::Array& list(const Json& schema, std::string_view keyword);
   const Json::Object& named(const Json& schema, std::string_view keyword);
+  // The one of such an object under `key`; null when there is none.
+  const Json* named(const Json& schema, std::string_view keyword, std::string_view key);
   std::vector<std::string> names(const Json& list, const std::string& path) const;
   // A count or a length.
   int64_t count(const Json& schema, std::string_view keyword, int64_t absent) const;
@@ -46,6 +48,8 @@ class SchemaTree {
   std::string name_;
   const Json& root_;
   std::unordered_map<const Json*, std::string> paths_;
+  // By keyword's value: what named() has gone through. An object of thousands is asked for each of its members.
+  std::unordered_map<const Json*, std::unordered_map<std::string_view, const Json*>> named_;
   std::deque<Json> made_;
   std::unordered_set<const Json*> is_made_;
 };

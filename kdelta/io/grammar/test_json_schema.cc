@@ -4,6 +4,7 @@
 #include "kdelta/io/grammar/json_numbers.h"
 #include "kdelta/io/grammar/json_schema.h"
 #include "kdelta/io/grammar/test_vocabulary.h"
+#include "kdelta/io/json.h"
 #include "tests/support/op_test.h"
 
 namespace kdelta::grammar {
@@ -46,6 +47,24 @@ TEST(JsonSchema, MembersComeInOrderTheRequiredOnesAlways) {
                 R"({,"b":true})", R"({"a":1,})", R"({"a":1 "b":true})"});
   expect_reads(R"({"type":"object","properties":{"a":{},"b":{}},"additionalProperties":false})",
                {"{}", R"({"a":1})", R"({"b":1})", R"({"a":1,"b":2})"}, {R"({"b":1,"a":2})", R"({"a":1,"a":2})", "{,}"});
+}
+
+TEST(JsonSchema, OfAThousandMembersEachHasItsOwnSchemaAndPlace) {
+  constexpr int kMembers = 1000;
+  Json properties = Json::Object{}, required = Json::Array{};
+  std::string all, needed, missing;
+  for (int i = 0; i < kMembers; ++i) {
+    const std::string name = "m" + std::to_string(i);
+    properties.object().push_back({name, Json::Object{{"type", i % 2 == 0 ? "integer" : "null"}}});
+    if (i % 3 == 0) required.array().push_back(name);
+    const std::string member = "\"" + name + (i % 2 == 0 ? "\":7" : "\":null");
+    all += (i == 0 ? "" : ",") + member;
+    if (i % 3 == 0) needed += (i == 0 ? "" : ",") + member;
+    if (i % 3 == 0 && i != 600) missing += (i == 0 ? "" : ",") + member;
+  }
+  const std::string schema = json_text(Json::Object{
+      {"type", "object"}, {"properties", properties}, {"required", required}, {"additionalProperties", false}});
+  expect_reads(schema, {"{" + all + "}", "{" + needed + "}"}, {"{" + missing + "}", "{" + all + ",\"m1\":null}"});
 }
 
 TEST(JsonSchema, OtherMembersAreNoneOfTheNamedOnes) {
