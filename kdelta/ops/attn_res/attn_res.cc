@@ -57,6 +57,15 @@ void check(const AttnResArgs& a) {
     expect_activation(a.blocks, {capacity, T, D}, "attn_res: blocks");
     expect_dtype(a.blocks.dtype, {a.sum.dtype}, "attn_res: blocks");
   }
+  if (a.addend.null() != a.sum_out.null())
+    fail(ErrorCode::invalid_argument, "attn_res: sum_out: ", a.sum_out.null() ? "null" : "given", " where addend is ",
+         a.addend.null() ? "null" : "given", ", expected both or neither");
+  if (!a.addend.null()) {
+    expect_activation(a.addend, {T, D}, "attn_res: addend");
+    expect_dtype(a.addend.dtype, {a.sum.dtype}, "attn_res: addend");
+    expect_activation(a.sum_out, {T, D}, "attn_res: sum_out");
+    expect_dtype(a.sum_out.dtype, {a.sum.dtype}, "attn_res: sum_out");
+  }
   expect_view(a.score_weight, {D}, "attn_res: score_weight");
   if (!(a.eps >= 0)) fail(ErrorCode::invalid_argument, "attn_res: eps: ", a.eps, ", expected >= 0");
   if (!a.norm_weight.null()) {
@@ -75,21 +84,23 @@ std::span<const AttnResVariant> attn_res_variants() {
 
 Cost attn_res_cost(const AttnResArgs& a) {
   const double n = static_cast<double>(a.sum.shape.numel()), streams = static_cast<double>(a.n + 1);
+  const double added = a.addend.null() ? 0 : 1;
   const double weights = static_cast<double>(a.sum.dim(1)) * (a.norm_weight.null() ? 4 : 8);
-  return {.bytes = n * (streams + 1) * static_cast<double>(dtype_bytes(a.sum.dtype)) + weights,
-          .flops = n * (6 * streams + (a.norm_weight.null() ? 0 : 4))};
+  return {.bytes = n * (streams + 1 + 2 * added) * static_cast<double>(dtype_bytes(a.sum.dtype)) + weights,
+          .flops = n * (6 * streams + added + (a.norm_weight.null() ? 0 : 4))};
 }
 
 void attn_res(const Exec& ex, const AttnResArgs& args) {
   check(args);
   const int64_t capacity = args.blocks.shape.rank == 3 ? args.blocks.dim(0) : 0;
-  const AttnResDesc desc{.target = target_of(ex),
-                         .rows = args.sum.dim(0),
-                         .width = args.sum.dim(1),
-                         .streams = capacity + 1,
-                         .dtype = args.sum.dtype,
-                         .aligned = args.sum.dim(1) % 8 == 0 && all_aligned16(args.blocks, args.sum, args.score_weight,
-                                                                              args.norm_weight, args.out)};
+  const AttnResDesc desc{
+      .target = target_of(ex),
+      .rows = args.sum.dim(0),
+      .width = args.sum.dim(1),
+      .streams = capacity + 1,
+      .dtype = args.sum.dtype,
+      .aligned = args.sum.dim(1) % 8 == 0 && all_aligned16(args.blocks, args.sum, args.addend, args.sum_out,
+                                                           args.score_weight, args.norm_weight, args.out)};
   run_op(ex, "attn_res", attn_res_variants(), args, desc, attn_res_cost(args));
 }
 

@@ -46,6 +46,21 @@ __device__ __forceinline__ void score_row(const E* v, const float* weight, int64
   if (thread % 32 == 0) s.dot[stream][thread / 32] = dot, s.square[stream][thread / 32] = square;
 }
 
+// sum_out = sum + addend, the chunks that this thread will read again.
+template <bool kAligned, class E>
+__device__ __forceinline__ void add_row(const AttnResParams<E>& p, int64_t t) {
+  const E *sum = p.sum.at(t), *addend = p.addend.at(t);
+  E* out = p.sum_out.at(t);
+  for (int64_t d = int64_t{threadIdx.x} * kChunk; d < p.D; d += int64_t{kThreads} * kChunk) {
+    float x[kChunk], y[kChunk];
+    load_chunk<kAligned>(sum + d, p.D - d, x);
+    load_chunk<kAligned>(addend + d, p.D - d, y);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) x[i] += y[i];
+    store_chunk<kAligned>(out + d, p.D - d, x);
+  }
+}
+
 // Warp 0: the softmax of the scores, a stream a lane.
 template <class E>
 __device__ __forceinline__ void softmax_scores(const AttnResParams<E>& p, Shared& s) {
@@ -123,13 +138,15 @@ __global__ void __launch_bounds__(kThreads) attn_res_rows(const __grid_constant_
   pdl_trigger();
   pdl_wait();
   for (int64_t t = blockIdx.x; t < p.T; t += gridDim.x) {
+    if (p.adds) add_row<kAligned>(p, t);
+    const auto stream = [&](int i) { return i == p.n && p.adds ? p.sum_out.at(t) : p.stream(i, t); };
     if (p.n > 0) {
-      for (int i = 0; i <= p.n; ++i) score_row<kAligned>(p.stream(i, t), p.score_weight, p.D, i, s);
+      for (int i = 0; i <= p.n; ++i) score_row<kAligned>(stream(i), p.score_weight, p.D, i, s);
       team_barrier();
       softmax_scores(p, s);
       team_barrier();
     }
-    mix_row<kAligned>(p, t, s, [&](int i) { return p.stream(i, t); });
+    mix_row<kAligned>(p, t, s, stream);
     team_barrier();  // the next token writes the sums again
   }
 }

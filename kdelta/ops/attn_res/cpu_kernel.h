@@ -66,12 +66,29 @@ KDELTA_INLINE void attn_res_mix(Stream stream, const float* p, int64_t count, E*
   }
 }
 
+// to = x + y
+template <class V, class E>
+KDELTA_INLINE void attn_res_add(const E* x, const E* y, E* to, int64_t D) {
+  constexpr int64_t L = V::kLanes;
+  int64_t d = 0;
+  for (; d + 2 * L <= D; d += 2 * L)
+    V::store_pair(V::load(x + d) + V::load(y + d), V::load(x + d + L) + V::load(y + d + L), to + d);
+  for (; d < D; d += L) {
+    const int64_t n = std::min(L, D - d);
+    (V::load_n(x + d, n) + V::load_n(y + d, n)).store_n(to + d, n);
+  }
+}
+
 template <class V, class E>
 KDELTA_INLINE void attn_res_token(const AttnResArgs& a, int64_t t, float* p) {
   const int64_t D = a.sum.dim(1), count = a.n + 1;
-  auto stream = [&](int64_t i) {
-    return i < a.n ? a.blocks.template at<const E>(i, t) : a.sum.template at<const E>(t);
-  };
+  const E* sum = a.sum.template at<const E>(t);
+  if (!a.addend.null()) {
+    E* added = a.sum_out.template at<E>(t);
+    attn_res_add<V>(sum, a.addend.template at<const E>(t), added, D);
+    sum = added;
+  }
+  auto stream = [&](int64_t i) { return i < a.n ? a.blocks.template at<const E>(i, t) : sum; };
   E* out = a.out.template at<E>(t);
   if (a.n == 0) {
     std::memcpy(out, stream(0), static_cast<size_t>(D) * sizeof(E));

@@ -35,6 +35,16 @@ __device__ __forceinline__ float four_sums(const float* x, int lane) {
 template <int kStreams>
 constexpr int kSums = (2 * kStreams + 3) / 4 * 4;  // of a warp
 
+// A chunk of the running sum takes up its addend, and is stored as it will be read.
+__device__ __forceinline__ void add_chunk(RawChunk<true, bf16>& sum, const RawChunk<true, bf16>& addend, bf16* to) {
+  float x[kChunk], y[kChunk];
+  sum.unpack(x), addend.unpack(y);
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) x[i] += y[i];
+  store<true>(reinterpret_cast<bf16*>(sum.word), x);
+  sum.store(to, kChunk);
+}
+
 // A token whose streams lie in the registers of kRingWarps warps: scores, mixture, norm. Team: put and put_square
 // publish sums of a warp, meet() makes them everybody's.
 template <int kStreams, class Team>
@@ -175,12 +185,14 @@ __global__ void __launch_bounds__(kRingThreads + 32, 1) attn_res_ring(const __gr
     if (lane != 0) return;
     int slot = 0;
     uint32_t parity = 1;  // of the round before; nobody waits in the first
+    const int rows = kStreams + (p.adds ? 1 : 0);
     for (int k = 0; k < mine; ++k)
 #pragma unroll 1
-      for (int s = 0; s < kStreams; ++s) {
+      for (int s = 0; s < rows; ++s) {
+        const int64_t t = blockIdx.x + int64_t{k} * gridDim.x;
         barrier_wait(done + slot, parity);
         barrier_expect(full + slot, row_bytes);
-        bulk_load(ring + static_cast<int64_t>(slot) * row_bytes, p.stream(s, blockIdx.x + int64_t{k} * gridDim.x),
+        bulk_load(ring + static_cast<int64_t>(slot) * row_bytes, s < kStreams ? p.stream(s, t) : p.addend.at(t),
                   row_bytes, full + slot);
         if (++slot == slots) slot = 0, parity ^= 1;
       }
@@ -199,25 +211,35 @@ __global__ void __launch_bounds__(kRingThreads + 32, 1) attn_res_ring(const __gr
   }
   int slot = 0;
   uint32_t phase = 0;
+  const auto take_row = [&](RawChunk<true, bf16>(&to)[kRingChunks]) {
+    barrier_wait(full + slot, phase);
+    const auto* row = reinterpret_cast<const bf16*>(ring + static_cast<int64_t>(slot) * row_bytes);
+#pragma unroll
+    for (int c = 0; c < kRingChunks; ++c) {
+      const int64_t d = (int64_t{c} * kRingThreads + thread) * kChunk;
+      to[c].word[0] = make_uint4(0, 0, 0, 0);
+      if (d < p.D) to[c].load(row + d, kChunk);
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(done + slot);  // the next row may come to this place while the token is worked on
+    if (++slot == slots) slot = 0, phase ^= 1;
+  };
   for (int k = 0; k < mine; ++k) {
+    const int64_t t = blockIdx.x + int64_t{k} * gridDim.x;
     RawChunk<true, bf16> raw[kStreams][kRingChunks];
 #pragma unroll
-    for (int s = 0; s < kStreams; ++s) {
-      barrier_wait(full + slot, phase);
-      const auto* row = reinterpret_cast<const bf16*>(ring + static_cast<int64_t>(slot) * row_bytes);
+    for (int s = 0; s < kStreams; ++s) take_row(raw[s]);
+    if (p.adds) {
+      RawChunk<true, bf16> addend[kRingChunks];
+      take_row(addend);
 #pragma unroll
       for (int c = 0; c < kRingChunks; ++c) {
         const int64_t d = (int64_t{c} * kRingThreads + thread) * kChunk;
-        raw[s][c].word[0] = make_uint4(0, 0, 0, 0);
-        if (d < p.D) raw[s][c].load(row + d, kChunk);
+        if (d < p.D) add_chunk(raw[kStreams - 1][c], addend[c], p.sum_out.at(t) + d);
       }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(done + slot);  // the next row may come to this place while the token is worked on
-      if (++slot == slots) slot = 0, phase ^= 1;
     }
-
     BlockTeam<kStreams> team{partial[k & 1], squares[k & 1], weights, lane, warp};
-    finish_token<kStreams>(p, blockIdx.x + int64_t{k} * gridDim.x, thread, raw, team);
+    finish_token<kStreams>(p, t, thread, raw, team);
   }
 }
 
@@ -285,6 +307,16 @@ __global__ void __launch_bounds__(kClusterThreads) attn_res_cluster(const __grid
       raw[s][c].word[0] = make_uint4(0, 0, 0, 0);
       if (!idle && d < p.D) raw[s][c].load(p.stream(s, t) + d, kChunk);
     }
+  if (p.adds) {
+#pragma unroll
+    for (int c = 0; c < kRingChunks; ++c) {
+      const int64_t d = (int64_t{c} * kRingThreads + thread) * kChunk;
+      RawChunk<true, bf16> addend;
+      if (idle || d >= p.D) continue;
+      addend.load(p.addend.at(t) + d, kChunk);
+      add_chunk(raw[kStreams - 1][c], addend, p.sum_out.at(t) + d);
+    }
+  }
   wait_for_cluster();  // all its blocks run, so their shared memory is there
   ClusterTeam<kStreams> team{partial, squares, p.score_weight, p.D, thread, idle};
   finish_token<kStreams>(p, t, thread, raw, team);

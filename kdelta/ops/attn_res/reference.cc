@@ -32,8 +32,16 @@ void softmax(std::vector<double>& p) {
 }
 
 template <class E>
+void add_row(const AttnResArgs& a, int64_t t) {
+  const E *sum = a.sum.at<const E>(t), *addend = a.addend.at<const E>(t);
+  E* out = a.sum_out.at<E>(t);
+  for (int64_t d = 0; d < a.sum.dim(1); ++d) out[d] = from_float<E>(to_float(sum[d]) + to_float(addend[d]));
+}
+
+template <class E>
 void mix_row(const AttnResArgs& a, int64_t t, std::vector<double>& p) {
-  auto stream = [&](int64_t i) { return i < a.n ? a.blocks.at<const E>(i, t) : a.sum.at<const E>(t); };
+  const E* sum = a.addend.null() ? a.sum.at<const E>(t) : a.sum_out.at<E>(t);
+  auto stream = [&](int64_t i) { return i < a.n ? a.blocks.at<const E>(i, t) : sum; };
   E* out = a.out.at<E>(t);
   for (int64_t i = 0; i <= a.n; ++i) p[static_cast<size_t>(i)] = score(a, stream(i));
   softmax(p);
@@ -60,6 +68,7 @@ void attn_res_reference(const Exec&, const AttnResArgs& a, const AttnResDesc&, v
   dispatch_activation(a.sum.dtype, [&](auto element) {
     using E = decltype(element);
     for (int64_t t = 0; t < a.sum.dim(0); ++t) {
+      if (!a.addend.null()) add_row<E>(a, t);
       mix_row<E>(a, t, p);
       if (!a.norm_weight.null()) norm_row(a, a.out.at<E>(t));
     }

@@ -178,6 +178,38 @@ TEST_P(AttnRes, TheFusedNormHasTheBitsOfTheNormOpAfterIt) {
     }
 }
 
+template <class E>
+void added_equals_separate(TestExec& ex, int64_t n, int64_t D, bool in_place) {
+  constexpr int64_t T = 4, wide = 7200;
+  Bank<E> bank(3, n, T, D);
+  Guarded<E> addend({T, D}), sum({T, D}), want({T, D});
+  test::Rng rng(static_cast<uint64_t>(D + n));
+  fill_normal(addend, rng, 0.7f);
+  for (int64_t i = 0; i < T * D; ++i) sum[i] = from_float<E>(to_float(bank.sum[i]) + to_float(addend[i]));
+  AttnResArgs a = bank.args();
+  a.norm_weight = bank.norm_weight;
+  a.sum = sum.view();
+  a.out = want.view();
+  attn_res(ex, a);
+  const test::Spread<E> given(bank.sum, wide), terms(addend, wide), apart({T, D}, wide);
+  const test::Spread<E>& to = in_place ? given : apart;
+  a.sum = given.view(), a.addend = terms.view(), a.sum_out = to.view(), a.out = bank.out.view();
+  attn_res(ex, a);
+  SCOPED_TRACE(str("n ", n, " D ", D, " in place ", in_place));
+  EXPECT_TRUE(same_bits(bank.out, want));
+  EXPECT_TRUE(to.rows_equal(sum) && to.gaps_intact());
+  EXPECT_TRUE(in_place || given.rows_equal(bank.sum));
+}
+
+TEST_P(AttnRes, AnAddendHasTheBitsOfASumThatHeldItBefore) {
+  for (bool in_place : {false, true})
+    for (int64_t n : {0, 1, 3})
+      for (int64_t D : {1, 7, 16, 33, 129, 7168}) {
+        added_equals_separate<float>(ex, n, D, in_place);
+        added_equals_separate<bf16>(ex, n, D, in_place);
+      }
+}
+
 TEST_P(AttnRes, StridedBlocksAndRowsEqualDenseOnes) {
   constexpr int64_t B = 3, T = 4, D = 37, wide = 50;
   Bank<bf16> bank(B, B, T, D);
@@ -309,6 +341,7 @@ TEST(AttnResRefuses, WrongArgumentsByName) {
   TestExec ex;
   Bank<float> bank(3, 2, 2, 8);
   Guarded<bf16> half({3, 2, 8});
+  Guarded<float> addend({2, 8});
   AttnResArgs good = bank.args();
   good.norm_weight = bank.norm_weight;
   auto with = [&](auto change) {
@@ -335,6 +368,29 @@ TEST(AttnResRefuses, WrongArgumentsByName) {
   EXPECT_EQ(with([](AttnResArgs& a) { a.norm_weight.shape = Shape{9}; }),
             "attn_res: norm_weight: shape [9], expected [8]");
   EXPECT_EQ(with([](AttnResArgs& a) { a.out.stride[1] = 3; }), "attn_res: out: stride 3 on the last axis, expected 1");
+  EXPECT_EQ(with([&](AttnResArgs& a) { a.addend = a.sum; }),
+            "attn_res: sum_out: null where addend is given, expected both or neither");
+  EXPECT_EQ(with([&](AttnResArgs& a) { a.sum_out = bank.sum.view(); }),
+            "attn_res: sum_out: given where addend is null, expected both or neither");
+  const auto adding = [&](auto change) {
+    return with([&](AttnResArgs& a) {
+      a.addend = addend.view(), a.sum_out = bank.sum.view();
+      change(a);
+    });
+  };
+  EXPECT_EQ(adding([](AttnResArgs&) {}), "no error");
+  EXPECT_EQ(adding([](AttnResArgs& a) {
+              a.addend.shape = Shape{2, 9};
+            }),
+            "attn_res: addend: shape [2, 9], expected [2, 8]");
+  EXPECT_EQ(adding([](AttnResArgs& a) { a.addend.dtype = DType::bf16; }),
+            "attn_res: addend: dtype BF16, accepted: F32");
+  EXPECT_EQ(adding([](AttnResArgs& a) {
+              a.sum_out.shape = Shape{1, 8};
+            }),
+            "attn_res: sum_out: shape [1, 8], expected [2, 8]");
+  EXPECT_EQ(adding([](AttnResArgs& a) { a.sum_out.dtype = DType::bf16; }),
+            "attn_res: sum_out: dtype BF16, accepted: F32");
   EXPECT_EQ(with([](AttnResArgs& a) { a.eps = -1; }), "attn_res: eps: -1, expected >= 0");
   EXPECT_EQ(with([](AttnResArgs& a) { a.norm_eps = -1; }), "attn_res: norm_eps: -1, expected >= 0");
 }
