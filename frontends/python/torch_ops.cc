@@ -450,7 +450,7 @@ OPERATOR(short_conv, "x", "x", RESULT, IN(x), IN(weight), IN(state), SLOTS, SEQ(
 OPERATOR(gated_norm, "x", "x", RESULT, IN(x), IN(gate), MAYBE(weight), FIELD(eps, f32), FIELD(silu, flag), MAYBE(bias),
          MAYBE(residual), MAYBE(sum_out), MAYBE(live))
 OPERATOR(attn_res, "sum", "sum", RESULT, MAYBE(blocks), FIELD(n, i64), IN(sum), IN(score_weight), FIELD(eps, f32),
-         MAYBE(norm_weight), FIELD(norm_eps, f32))
+         MAYBE(norm_weight), FIELD(norm_eps, f32), MAYBE(addend), MAYBE(sum_out))
 OPERATOR(activation, "gate", "gate", RESULT, IN(gate), IN(up),
          NAMED("kind", choice, kind, "swiglu", "situ", "sigmoid_gate"), FIELD(beta, f32), FIELD(linear_beta, f32))
 OPERATOR(mx_quantize, nullptr, nullptr, 0, IN(x), IN(codes), IN(scale), FORMAT(format),

@@ -131,6 +131,8 @@ void call(const Exec& ex, Arguments& in, const kdelta_attn_res_args& a) {
   const AttnResArgs args{.blocks = in.in_if(a.blocks, "blocks"),
                          .n = a.n,
                          .sum = in.in(a.sum, "sum"),
+                         .addend = in.in_if(a.addend, "addend"),
+                         .sum_out = in.out_if(a.sum_out, "sum_out"),
                          .score_weight = in.in<float>(a.score_weight, "score_weight"),
                          .eps = a.eps,
                          .norm_weight = in.in_if<float>(a.norm_weight, "norm_weight"),

@@ -151,6 +151,8 @@ typedef struct kdelta_attn_res_args {
   const DLTensor* blocks KDELTA_DEFAULT(nullptr);       /* [B, T, D] f32|bf16; NULL with n = 0 */
   int64_t n KDELTA_DEFAULT(0);                          /* valid blocks, 0..B */
   const DLTensor* sum KDELTA_DEFAULT(nullptr);          /* [T, D] as blocks */
+  const DLTensor* addend KDELTA_DEFAULT(nullptr);       /* [T, D] as blocks, optional: added to sum first */
+  const DLTensor* sum_out KDELTA_DEFAULT(nullptr);      /* written: [T, D] as blocks, with addend: the new sum */
   const DLTensor* score_weight KDELTA_DEFAULT(nullptr); /* [D] f32 */
   float eps KDELTA_DEFAULT(0);
   const DLTensor* norm_weight KDELTA_DEFAULT(nullptr); /* [D] f32, optional: no norm behind the mixture */

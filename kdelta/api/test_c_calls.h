@@ -339,6 +339,8 @@ inline Call attn_res() {
   Maker m(c);
   m.add("blocks", &a->blocks, kIn, kBf16, {4, 6, 64});
   m.add("sum", &a->sum, kIn, kBf16, {6, 64});
+  m.add("addend", &a->addend, kInIf, kBf16, {6, 64});
+  m.add("sum_out", &a->sum_out, kOutIf, kBf16, {6, 64});
   m.add("score_weight", &a->score_weight, kIn, kF32, {64});
   m.add("norm_weight", &a->norm_weight, kInIf, kF32, {64});
   m.add("out", &a->out, kOut, kBf16, {6, 64});

@@ -152,6 +152,8 @@ inline void run_op(const Exec& ex, Call& c) {
     attn_res(ex, {.blocks = view(c, "blocks"),
                   .n = a.n,
                   .sum = view(c, "sum"),
+                  .addend = view(c, "addend"),
+                  .sum_out = view(c, "sum_out"),
                   .score_weight = typed<float>(c, "score_weight"),
                   .eps = a.eps,
                   .norm_weight = typed<float>(c, "norm_weight"),

@@ -120,6 +120,9 @@ def test_norms_mixtures_and_activations_are_their_formulas():
     np.testing.assert_allclose(ops.activation(g, up), situ, rtol=1e-5, atol=1e-6)
     total = normal(3, 8)
     np.testing.assert_array_equal(ops.attn_res(None, total, normal(8)), total)
+    addend, new = normal(3, 8), np.empty_like(total)
+    np.testing.assert_array_equal(ops.attn_res(None, total, normal(8), addend=addend, sum_out=new), total + addend)
+    np.testing.assert_array_equal(new, total + addend)
 
 
 def test_mx_codes_are_those_of_ml_dtypes():

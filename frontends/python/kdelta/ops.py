@@ -145,13 +145,13 @@ def gated_norm(x: Array, gate: Array, weight: Array | None = None, *, bias: Arra
 
 
 def attn_res(blocks: Array | None, sum: Array, score_weight: Array, *, n: int | None = None, eps: float = 1e-5,
-             norm_weight: Array | None = None, norm_eps: float = 1e-5, out: Array | None = None,
-             context: _core.Context | None = None) -> Array:
-    """Softmax mixture of the first n block outputs and the running sum."""
+             norm_weight: Array | None = None, norm_eps: float = 1e-5, addend: Array | None = None, sum_out: Array | None = None,
+             out: Array | None = None, context: _core.Context | None = None) -> Array:
+    """Softmax mixture of the first n block outputs and the running sum, or sum_out = sum + addend."""
     out = _empty(sum) if out is None else out
     n = n if n is not None else 0 if blocks is None else blocks.shape[0]
-    _run("attn_res", sum, context, dict(blocks=blocks, n=n, sum=sum, score_weight=score_weight, eps=eps, norm_weight=norm_weight,
-                                        norm_eps=norm_eps, out=out))
+    _run("attn_res", sum, context, dict(blocks=blocks, n=n, sum=sum, addend=addend, sum_out=sum_out, score_weight=score_weight,
+                                        eps=eps, norm_weight=norm_weight, norm_eps=norm_eps, out=out))
     return out
 
 

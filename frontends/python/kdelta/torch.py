@@ -35,7 +35,8 @@ _SCHEMAS = {
                   "Tensor? snapshot=None, bool silu=True",
     "gated_norm": "Tensor x, Tensor gate, Tensor? weight=None, float eps=1e-5, bool silu=False, Tensor? bias=None, Tensor? residual=None, "
                   "Tensor(a!)? sum_out=None, Tensor? live=None",
-    "attn_res": "Tensor? blocks, int n, Tensor sum, Tensor score_weight, float eps=1e-5, Tensor? norm_weight=None, float norm_eps=1e-5",
+    "attn_res": "Tensor? blocks, int n, Tensor sum, Tensor score_weight, float eps=1e-5, Tensor? norm_weight=None, float norm_eps=1e-5, "
+                "Tensor? addend=None, Tensor(a!)? sum_out=None",
     "activation": "Tensor gate, Tensor up, str kind='situ', float beta=4., float linear_beta=25.",
     "mx_quantize": "Tensor x, Tensor(a!) codes, Tensor(b!) scale, str format='f8_e4m3', str rule='floor', bool situ=False, "
                    f"{_SITU}, Tensor? group_counts=None",
