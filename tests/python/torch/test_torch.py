@@ -132,6 +132,7 @@ CALLS = {
     "gated_norm_sum": lambda: dict(x=torch.randn(3, 2, 16), gate=torch.randn(3, 2, 16), bias=torch.randn(16), residual=torch.randn(3, 2, 16),
                                    sum_out=torch.empty(3, 2, 16), live=torch.tensor([2], dtype=torch.int32), silu=True),
     "attn_res": lambda: dict(blocks=torch.randn(3, 4, 16), n=2, sum=torch.randn(4, 16), score_weight=torch.randn(16), eps=1e-5),
+    "attn_res_added": lambda: CALLS["attn_res"]() | dict(norm_weight=torch.randn(16), addend=torch.randn(4, 16), sum_out=torch.empty(4, 16)),
     "activation": lambda: dict(gate=torch.randn(3, 16), up=torch.randn(3, 16)),
     "activation_strided": lambda: dict(gate=torch.randn(3, 32)[:, :8], up=torch.randn(3, 16)[:, 8:], kind="swiglu"),
     "mx_quantize": lambda: dict(x=torch.randn(3, 64), codes=torch.empty(3, 64, dtype=torch.uint8), scale=torch.empty(3, 2, dtype=torch.uint8)),
