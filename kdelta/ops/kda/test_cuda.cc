@@ -97,6 +97,17 @@ TEST_F(KdaCuda, LongSequencesCutIntoSegmentsAgreeWithTheOracle) {
   });
 }
 
+// Two to twelve segments of unequal lengths, the last of them sometimes a single chunk.
+TEST_F(KdaCuda, EveryNumberOfSegmentsAgreesWithTheOracle) {
+  ex.force("kda", "cuda_chunk");
+  for (int64_t T : {512, 767, 1024, 1281, 1600, 1792, 2050, 2304, 2567, 2880, 3072}) {
+    SCOPED_TRACE(T);
+    Problem<> p({.H = 1, .K = 128, .V = 128}, {Row{.len = T}});
+    for (int64_t i = 0; i < p.covered() * 128; ++i) p.gate[i] = to_bf16(to_float(p.gate[i]) - 5);
+    agree(p, outputs_bound("cuda_chunk"), states_bound("cuda_chunk"));
+  }
+}
+
 TEST_F(KdaCuda, RowsOfAllKindsBesideEachOtherAgreeWithTheOracle) {
   for_each_row([&](const std::string& variant) {
     Problem<> p(
