@@ -7,33 +7,14 @@
 // channel, bf16 where it is larger. Where it leaves the range of bf16 too (softplus gates have no bound) the right
 // operand is anchored at the block's last row, and the diagonal blocks are summed pair by pair.
 #include "kdelta/ops/common/cuda/launch.cuh"
-#include "kdelta/ops/kda/cuda_plan.cuh"
-#include "kdelta/ops/kda/cuda_ptx.cuh"
+#include "kdelta/ops/kda/cuda_factors.cuh"
 
 namespace kdelta::kda_cuda {
 namespace {
 
-constexpr int kThreads = 256, kPitch = 136, kScorePitch = 72;
+constexpr int kThreads = 256;
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kForgotten = -300.0f;  // log2 of a decay that is zero in fp32; keeps infinities out of the sums
-
-struct Shared {
-  uint16_t q_left[64 * kPitch], k_left[64 * kPitch];  // times the decay since the block's first row
-  uint16_t k_right[64 * kPitch];                      // times the inverse decay; holds W at the end
-  uint16_t v[64 * kPitch];
-  uint16_t score[64 * kScorePitch];  // minus the scores below the diagonal blocks, [row][column]
-  float diagonal[4][16 * 20];        // beta-scaled scores of the diagonal blocks, [column][row]
-  uint16_t inverse[4][16 * 24];      // [row][column], columns scaled by beta
-  float between[6][128];             // decay from block J's anchor to block I's, pairs in order of rows
-  float total[8][128];               // log2 decay of eight tokens
-  float first[4][128];               // of a block's first token
-  float since_start[4][128];         // decay from before the chunk to the block's first row
-  float to_end[4][128];              // decay from the right operand's anchor to the chunk's end
-  float beta[64];
-  int mode[8];
-};
-
-enum Mode { kFp16 = 0, kBf16 = 1, kWide = 2 };
 
 // Four channels of a token's gate, key or query.
 __device__ __forceinline__ uint2 load_four(const void* p) {
@@ -115,7 +96,7 @@ __device__ __forceinline__ void load_raw(const Args& a, const Chunk& c, int h, c
   }
 }
 
-__device__ __forceinline__ void load_values(const Args& a, const Chunk& c, int h, Shared& s) {
+__device__ __forceinline__ void load_values(const Args& a, const Chunk& c, int h, FactorShared& s) {
   const char* v = chunk_rows(a.v, c, h);
   const int stride = static_cast<int>(a.v.token) * 2;
 #pragma unroll
@@ -205,7 +186,8 @@ __device__ __forceinline__ float inverse_norm(const Raw<Gate>& x, int lane) {
 }
 
 // What all tokens of a block share, from the totals: 128 channels by two threads of two blocks each.
-__device__ __forceinline__ void write_block_decays(bool wide, Shared& s, char* record) {
+__device__ __forceinline__ void write_block_decays(int mode, FactorShared& s, char* record) {
+  const bool wide = mode == kWide;
   const int d = static_cast<int>(threadIdx.x & 127), part = static_cast<int>(threadIdx.x >> 7);
   float block[4], first[4], before[5];
   before[0] = 0;
@@ -230,25 +212,32 @@ __device__ __forceinline__ void write_block_decays(bool wide, Shared& s, char* r
       float since = first[I];
 #pragma unroll
       for (int J = I - 1; J >= 0; --J) {
-        s.between[I * (I - 1) / 2 + J][d] = cuda::exp2_fast(since + (wide ? 0.0f : block[J] - first[J]));
+        const float decay = cuda::exp2_fast(since + (wide ? 0.0f : block[J] - first[J]));
+        const int pair = I * (I - 1) / 2 + J;
+        if (mode == kFp16)
+          s.between[pair][d] = decay;
+        else
+          s.between_bf16[pair][d] = static_cast<uint16_t>(pack<Half::bf16>(decay, 0.0f));
         since += block[J];
       }
     }
   }
 }
 
-// Decayed operands of the thread's tokens, to shared memory (type kType) and to the record (fp16).
-template <Half kType, class Gate>
+// Decayed operands of the thread's tokens, to shared memory and, as fp16, to the record.
+template <Mode kMode, class Gate>
 __device__ __forceinline__ void write_operands(const Place& at, const Raw<Gate>& x, const float (&sum)[8][4],
-                                               float norm, bool l2, bool wide, float scale, Shared& s, char* record) {
-  float start[4], end[4], left[4], right[4];
+                                               float norm, bool l2, float scale, FactorShared& s, char* record) {
+  constexpr Half kType = kMode == kFp16 ? Half::f16 : Half::bf16;
+  // log2: what a token's sum lacks of its decay since the block's first row; that of the block's last row
+  float start[4], end[4], left[4], last[4];
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     const int d = at.channel + e;
     start[e] = s.since_start[at.block][d], end[e] = s.to_end[at.block][d];
     const float ahead = at.eight & 1 ? s.total[at.eight - 1][d] : 0.0f;  // the block's first half
     left[e] = ahead - s.first[at.block][d];
-    right[e] = wide ? s.total[at.block * 2][d] + s.total[at.block * 2 + 1][d] - ahead : -left[e];
+    if (kMode == kWide) last[e] = s.total[at.block * 2][d] + s.total[at.block * 2 + 1][d] - s.first[at.block][d];
   }
   char* tile = record + (at.lane >> 4) * 8192 + at.token * 128 + (at.lane & 1) * 8;
 #pragma unroll
@@ -256,11 +245,12 @@ __device__ __forceinline__ void write_operands(const Place& at, const Raw<Gate>&
     const int row = at.token + i, place = i * 128 + ((((at.lane & 15) >> 1) ^ i) << 4);
     float nk = __shfl_sync(~0u, norm, 4 * i), nq = __shfl_sync(~0u, norm, 4 * i + 2);
     nk = l2 ? nk : 1.0f, nq = l2 ? nq * scale : scale;
-    float q[4], k[4], p[4];
+    float q[4], k[4], since[4], p[4];
     widen(x.q[i], q), widen(x.k[i], k);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      p[e] = cuda::exp2_fast(sum[i][e] + left[e]);
+      since[e] = sum[i][e] + left[e];
+      p[e] = cuda::exp2_fast(since[e]);
       q[e] *= nq * p[e], k[e] *= nk;
     }
     const int shared_place = row * kPitch + at.channel;
@@ -268,7 +258,7 @@ __device__ __forceinline__ void write_operands(const Place& at, const Raw<Gate>&
     *reinterpret_cast<uint2*>(&s.k_left[shared_place]) =
         make_uint2(pack<kType>(k[0] * p[0], k[1] * p[1]), pack<kType>(k[2] * p[2], k[3] * p[3]));
 #pragma unroll
-    for (int e = 0; e < 4; ++e) k[e] *= cuda::exp2_fast(right[e] - sum[i][e]);
+    for (int e = 0; e < 4; ++e) k[e] *= cuda::exp2_fast(kMode == kWide ? last[e] - since[e] : -since[e]);
     *reinterpret_cast<uint2*>(&s.k_right[shared_place]) = make_uint2(pack<kType>(k[0], k[1]), pack<kType>(k[2], k[3]));
     *reinterpret_cast<uint2*>(tile + kRecordQ + place) = make_uint2(pack<Half::f16>(q[0] * start[0], q[1] * start[1]),
                                                                     pack<Half::f16>(q[2] * start[2], q[3] * start[3]));
@@ -277,211 +267,11 @@ __device__ __forceinline__ void write_operands(const Place& at, const Raw<Gate>&
   }
 }
 
-__device__ __forceinline__ void write_score_pair(char* record, int row, int column, float x, float y) {
-  *reinterpret_cast<uint32_t*>(record + kRecordA + row * 128 + (((column >> 3) ^ (row & 7)) << 4) + (column & 7) * 2) =
-      pack<Half::f16>(x, y);
-}
-
-// Scores of block I's rows with block J's columns: keys and queries, in two halves of eight columns.
-struct Scores {
-  float k[2][4], q[2][4];
-};
-template <Half kType>
-__device__ __forceinline__ void compute_scores(const Shared& s, int I, int J, const float* between, Scores& x) {
-  const int lane = static_cast<int>(threadIdx.x & 31), m = lane >> 3, r = lane & 7, t = lane & 3;
-#pragma unroll
-  for (int e = 0; e < 8; ++e) x.k[e >> 2][e & 3] = x.q[e >> 2][e & 3] = 0;
-  const uint32_t left = cuda::shared_address(s.k_left) + ((I * 16 + (m & 1) * 8 + r) * kPitch + (m >> 1) * 8) * 2;
-  const uint32_t left_q = left - cuda::shared_address(s.k_left) + cuda::shared_address(s.q_left);
-  const uint32_t right = cuda::shared_address(s.k_right) + ((J * 16 + (m >> 1) * 8 + r) * kPitch + (m & 1) * 8) * 2;
-#pragma unroll
-  for (int step = 0; step < 8; ++step) {
-    uint32_t kl[4], ql[4], b[4];  // b: first columns' two halves of 16 channels, then the second columns'
-    cuda::load_matrices(kl, left + step * 32), cuda::load_matrices(ql, left_q + step * 32);
-    cuda::load_matrices(b, right + step * 32);
-    if (between != nullptr) {
-      const float2 e0 = *reinterpret_cast<const float2*>(between + step * 16 + 2 * t);
-      const float2 e1 = *reinterpret_cast<const float2*>(between + step * 16 + 2 * t + 8);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        float p, q;
-        unpack<kType>(b[e], p, q);
-        b[e] = e & 1 ? pack<kType>(p * e1.x, q * e1.y) : pack<kType>(p * e0.x, q * e0.y);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      mma<kType>(x.k[n], kl, b[2 * n], b[2 * n + 1]);
-      mma<kType>(x.q[n], ql, b[2 * n], b[2 * n + 1]);
-    }
-  }
-}
-
-template <Half kType>
-__device__ __forceinline__ void diagonal_block(Shared& s, char* record, int I) {
-  const int lane = static_cast<int>(threadIdx.x & 31), g = lane >> 2;
-  Scores x;
-  compute_scores<kType>(s, I, I, nullptr, x);
-#pragma unroll
-  for (int n = 0; n < 2; ++n)
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int i = g + e * 8, j = n * 8 + (lane & 3) * 2;
-      const float b = s.beta[I * 16 + i];
-      s.diagonal[I][j * 20 + i] = j < i ? b * x.k[n][2 * e] : 0.0f;
-      s.diagonal[I][(j + 1) * 20 + i] = j + 1 < i ? b * x.k[n][2 * e + 1] : 0.0f;
-      write_score_pair(record, I * 16 + i, I * 16 + j, j <= i ? x.q[n][2 * e] : 0.0f,
-                       j + 1 <= i ? x.q[n][2 * e + 1] : 0.0f);
-    }
-}
-
-template <Half kType>
-__device__ __forceinline__ void block_below(Shared& s, char* record, int pair) {
-  const int lane = static_cast<int>(threadIdx.x & 31), g = lane >> 2;
-  const int I = pair < 1 ? 1 : pair < 3 ? 2 : 3, J = pair - I * (I - 1) / 2;
-  Scores x;
-  compute_scores<kType>(s, I, J, s.between[pair], x);
-#pragma unroll
-  for (int n = 0; n < 2; ++n)
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int i = g + e * 8, j = n * 8 + (lane & 3) * 2;
-      *reinterpret_cast<uint32_t*>(&s.score[(I * 16 + i) * kScorePitch + J * 16 + j]) =
-          pack<Half::f16>(-x.k[n][2 * e], -x.k[n][2 * e + 1]);
-      write_score_pair(record, I * 16 + i, J * 16 + j, x.q[n][2 * e], x.q[n][2 * e + 1]);
-      write_score_pair(record, J * 16 + i, I * 16 + j, 0, 0);  // its mirror image
-    }
-}
-
-// Decays too large for a right operand at the block's first row: a warp sums its diagonal block pair by pair, four
-// channels a lane. Every thread has left its cumulative log2 decays where the record will hold W and U0.
-__device__ __forceinline__ float* log_row(char* record, int row) {
-  return reinterpret_cast<float*>(record + (row < 32 ? kRecordW : kRecordU - 32 * 512) + row * 512);
-}
-__device__ __noinline__ void wide_diagonal(const Args& a, const Chunk& c, int h, Shared& s, char* record, int I) {
-  const int lane = static_cast<int>(threadIdx.x & 31);
-  const float scale = a.scale;
-  for (int pair = 0; pair < 256; ++pair) {
-    const int i = pair >> 4, j = pair & 15, row = I * 16 + i, column = I * 16 + j;
-    float k = 0, q = 0;
-    if (j <= i && row < c.tokens) {
-      const int64_t ti = c.begin + row, tj = c.begin + column;
-      float kk = 0, qq = 0, jj = 0;
-      for (int d = lane; d < 128; d += 32) {
-        const float ki = element(a.k, ti, h, d), kj = element(a.k, tj, h, d), qi = element(a.q, ti, h, d);
-        const float decay = cuda::exp2_fast(log_row(record, row)[d] - log_row(record, column)[d]);
-        k += ki * kj * decay, q += qi * kj * decay;
-        kk += ki * ki, jj += kj * kj, qq += qi * qi;
-      }
-      for (int m = 16; m > 0; m >>= 1) {
-        k += __shfl_xor_sync(~0u, k, m), q += __shfl_xor_sync(~0u, q, m);
-        kk += __shfl_xor_sync(~0u, kk, m), jj += __shfl_xor_sync(~0u, jj, m), qq += __shfl_xor_sync(~0u, qq, m);
-      }
-      if (a.l2) {
-        const float nj = rsqrtf(jj + 1e-6f);
-        k *= rsqrtf(kk + 1e-6f) * nj, q *= rsqrtf(qq + 1e-6f) * nj;
-      }
-    }
-    if (lane == 0) {
-      s.diagonal[I][j * 20 + i] = j < i ? s.beta[row] * k : 0.0f;
-      *reinterpret_cast<__half*>(record + kRecordA + row * 128 + (((column >> 3) ^ (row & 7)) << 4) +
-                                 (column & 7) * 2) = __float2half(j <= i ? q * scale : 0.0f);
-    }
-  }
-}
-
-// (I + L)^-1 diag(beta) of one diagonal block; lane i < 16 owns column i.
-__device__ __forceinline__ void invert(Shared& s, int I) {
-  const int column = static_cast<int>(threadIdx.x & 15);
-  float x[16];
-#pragma unroll
-  for (int i = 0; i < 16; ++i) x[i] = i == column ? 1.0f : 0.0f;
-#pragma unroll
-  for (int j = 0; j < 15; ++j)
-#pragma unroll
-    for (int i4 = (j + 1) / 4; i4 < 4; ++i4) {
-      const float4 l = *reinterpret_cast<const float4*>(&s.diagonal[I][j * 20 + i4 * 4]);
-      if (i4 * 4 > j) x[i4 * 4] = fmaf(-l.x, x[j], x[i4 * 4]);
-      if (i4 * 4 + 1 > j) x[i4 * 4 + 1] = fmaf(-l.y, x[j], x[i4 * 4 + 1]);
-      if (i4 * 4 + 2 > j) x[i4 * 4 + 2] = fmaf(-l.z, x[j], x[i4 * 4 + 2]);
-      if (i4 * 4 + 3 > j) x[i4 * 4 + 3] = fmaf(-l.w, x[j], x[i4 * 4 + 3]);
-    }
-  const float b = s.beta[I * 16 + column];
-  if ((threadIdx.x & 31) < 16)
-#pragma unroll
-    for (int i = 0; i < 16; ++i) s.inverse[I][i * 24 + column] = __half_as_ushort(__float2half(x[i] * b));
-}
-
-// Block forward substitution, transposed: rows are the warp's 16 channels. kValues: V to U0 in the record's register
-// order; otherwise decayed K to minus W, as tiles in k_right.
-template <bool kValues, Half kType>
-__device__ __forceinline__ void substitute(Shared& s, char* record) {
-  const int lane = static_cast<int>(threadIdx.x & 31), warp = static_cast<int>(threadIdx.x >> 5) & 7, m = lane >> 3,
-            r = lane & 7, g = lane >> 2;
-  const uint16_t* source = kValues ? s.v : s.k_left;
-  uint32_t solved[4][4];
-#pragma unroll
-  for (int b = 0; b < 4; ++b) {
-    const int row = b * 16 + (m >> 1) * 8 + r;
-    uint32_t y[4];
-    cuda::load_matrices_transposed(y, cuda::shared_address(source + row * kPitch + warp * 16 + (m & 1) * 8));
-    float x[2][4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) unpack<kType>(y[e], x[e >> 1][(e & 1) * 2], x[e >> 1][(e & 1) * 2 + 1]);
-    if constexpr (!kValues) {
-      const float f0 = s.since_start[b][warp * 16 + g], f1 = s.since_start[b][warp * 16 + g + 8];
-#pragma unroll
-      for (int n = 0; n < 2; ++n) x[n][0] *= f0, x[n][1] *= f0, x[n][2] *= f1, x[n][3] *= f1;
-    }
-#pragma unroll
-    for (int j = 0; j < b; ++j) {
-      uint32_t l[4];
-      cuda::load_matrices(l, cuda::shared_address(s.score + row * kScorePitch + j * 16 + (m & 1) * 8));
-      mma<Half::f16>(x[0], solved[j], l[0], l[1]);
-      mma<Half::f16>(x[1], solved[j], l[2], l[3]);
-    }
-    uint32_t right[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) right[e] = pack<Half::f16>(x[e >> 1][(e & 1) * 2], x[e >> 1][(e & 1) * 2 + 1]);
-    uint32_t t[4];
-    cuda::load_matrices(t, cuda::shared_address(s.inverse[b] + ((m >> 1) * 8 + r) * 24 + (m & 1) * 8));
-    float z[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-    mma<Half::f16>(z[0], right, t[0], t[1]);
-    mma<Half::f16>(z[1], right, t[2], t[3]);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) solved[b][e] = pack<Half::f16>(z[e >> 1][(e & 1) * 2], z[e >> 1][(e & 1) * 2 + 1]);
-    if constexpr (kValues) {
-      *reinterpret_cast<uint4*>(record + kRecordU + (warp >> 2) * 8192 + (b * 128 + (warp & 3) * 32 + lane) * 16) =
-          make_uint4(solved[b][0], solved[b][1], solved[b][2], solved[b][3]);
-    } else {
-      const int piece = warp * 2 + (m & 1);
-      const uint32_t at =
-          cuda::shared_address(s.k_right) + (piece >> 3) * 8192 + row * 128 + (((piece & 7) ^ (row & 7)) << 4);
-      constexpr uint32_t kMinus = 0x80008000u;
-      cuda::store_matrices_transposed(at, solved[b][0] ^ kMinus, solved[b][1] ^ kMinus, solved[b][2] ^ kMinus,
-                                      solved[b][3] ^ kMinus);
-    }
-  }
-}
-
-// Four warps take the diagonal blocks and invert them, the others the six blocks below.
-template <Half kType>
-__device__ __forceinline__ void products(Shared& s, char* record, int warp, bool diagonal_done) {
-  if (warp >= 4) {
-    block_below<kType>(s, record, warp - 4);
-    if (warp >= 6) block_below<kType>(s, record, warp - 2);
-    return;
-  }
-  if (!diagonal_done) diagonal_block<kType>(s, record, warp);
-  __syncwarp();
-  invert(s, warp);
-}
-
 template <class Gate>
 __global__ void __launch_bounds__(kThreads, 2)
     factors_kernel(const __grid_constant__ Args a, const __grid_constant__ Workspace w) {
   extern __shared__ __align__(1024) char shared_bytes[];
-  Shared& s = *reinterpret_cast<Shared*>(shared_bytes);
+  FactorShared& s = *reinterpret_cast<FactorShared*>(shared_bytes);
   const int warp = static_cast<int>(threadIdx.x >> 5);
   const Place at;
   cuda::pdl_wait();
@@ -522,14 +312,16 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
     for (int i = 0; i < 8; ++i) mode = max(mode, s.mode[i]);
     const bool wide = mode == kWide;
-    write_block_decays(wide, s, record);
+    write_block_decays(mode, s, record);
     const float norm = inverse_norm(x, at.lane);
     __syncthreads();
 
     if (mode == kFp16)
-      write_operands<Half::f16>(at, x, sum, norm, a.l2, false, a.scale, s, record);
+      write_operands<kFp16>(at, x, sum, norm, a.l2, a.scale, s, record);
+    else if (mode == kBf16)
+      write_operands<kBf16>(at, x, sum, norm, a.l2, a.scale, s, record);
     else
-      write_operands<Half::bf16>(at, x, sum, norm, a.l2, wide, a.scale, s, record);
+      write_operands<kWide>(at, x, sum, norm, a.l2, a.scale, s, record);
     if (wide) {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
@@ -542,18 +334,17 @@ __global__ void __launch_bounds__(kThreads, 2)
     cuda::copies_wait_all();
     __syncthreads();
 
-    if (wide && warp < 4) wide_diagonal(a, c, h, s, record, warp);
+    if (wide && warp < 4) wide_diagonal(a, c.begin, c.tokens, h, s, record, warp);
     if (mode == kFp16)
       products<Half::f16>(s, record, warp, false);
     else
       products<Half::bf16>(s, record, warp, wide);
     __syncthreads();
 
-    substitute<true, Half::bf16>(s, record);
     if (mode == kFp16)
-      substitute<false, Half::f16>(s, record);
+      substitute<Half::f16>(s, record);
     else
-      substitute<false, Half::bf16>(s, record);
+      substitute<Half::bf16>(s, record);
     cuda::fence_shared_for_bulk();
     if (wide) cuda::fence_memory_for_bulk();  // log_row
     __syncthreads();
@@ -573,7 +364,7 @@ void launch_factors(const Exec& ex, const Args& a, const Workspace& w, int multi
   const int64_t items = static_cast<int64_t>(w.chunk_cap) * a.H;
   const cuda::Launch launch{.grid = cuda::grid_of(items, 1, 2 * multiprocessors),
                             .block = kThreads,
-                            .shared_bytes = static_cast<int>(sizeof(Shared)),
+                            .shared_bytes = static_cast<int>(sizeof(FactorShared)),
                             .pdl = true};
   cuda::launch(ex, "kda", launch, a.gate.is_bf16 ? factors_kernel<uint2> : factors_kernel<float4>, a, w);
 }
