@@ -1,11 +1,14 @@
 // kdelta_gpu_engine_tests [GoogleTest flags]: the tests of whole engines, on the first CUDA device.
-// kdelta_gpu_engine_tests --model=FOLDER [--parts=decode,mixed,prefill,profile] [--overlap_rows=N] [--results=FILE]
-// [--most_batch=N] [--most_prompt=N] [--exact] [--commit=HASH]: a model of random weights, timed.
-// It runs in the root of the repository, whose checkpoints and configurations it reads.
+// kdelta_gpu_engine_tests --model=FOLDER [--parts=decode,mixed,prefill,profile] [--batches=1,8,64] [--overlap_rows=N]
+// [--most_prompt=N] [--exact] [--results=FILE] [--commit=HASH]: a model of random weights, timed.
+// kdelta_gpu_engine_tests --model=FOLDER --parts=trace [--batches=1]: two decode steps for a profiler, which finds them
+// with ncu --profile-from-start off --graph-profiling node. It runs in the root of the repository, whose checkpoints
+// and configurations it reads.
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <exception>
+#include <sstream>
 #include <string>
 
 #include "tests/e2e/support.h"
@@ -23,9 +26,13 @@ int main(int argc, char** argv) {
     if (key == "--parts") flags.parts = value;
     if (key == "--results") flags.results = value;
     if (key == "--commit") flags.commit = value;
-    if (key == "--most_batch") flags.most_batch = std::stoll(value);
     if (key == "--most_prompt") flags.most_prompt = std::stoll(value);
     if (key == "--exact") flags.exact = true;
+    if (key == "--batches") {
+      flags.batches.clear();
+      std::istringstream list(value);
+      for (std::string n; std::getline(list, n, ',');) flags.batches.push_back(std::stoll(n));
+    }
     if (key == "--overlap_rows") flags.overlap_rows = std::stoll(value);
   }
   if (!flags.config.empty()) {

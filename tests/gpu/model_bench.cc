@@ -174,21 +174,11 @@ class ModelBench {
 
   void decode() {
     out_["decode"] = Json::array();
-    for (const int64_t batch : {1, 8, 64}) {
-      if (batch > flags_.most_batch) break;
+    for (const int64_t batch : flags_.batches) {
       for (const bool recorded : {true, false}) {
         if (flags_.exact && !recorded) continue;
-        runtime::EngineConfig c = config_for(flags_, batch, kContext + kSpare);
-        c.buckets = {{batch, 1}};
-        runtime::Engine engine(*model_.model, c);
-        // Contexts of their own, so that rows go to experts of their own. Who is ready first decodes beside the others'
-        // prompts.
-        int64_t ready = 0;
-        std::set<runtime::RequestId> heard;
-        for (int64_t i = 0; i < batch; ++i)
-          (void)engine.submit(prompt_of(kContext, static_cast<uint64_t>(i + 1), vocabulary()), greedy(kSpare));
-        while (ready < batch)
-          engine.step([&](const runtime::TokenEvent& e) { ready += heard.insert(e.id).second ? 1 : 0; });
+        const std::unique_ptr<runtime::Engine> decoding = decoding_engine(batch);
+        runtime::Engine& engine = *decoding;
         Bytes nobody;
         if (!recorded) engine.observe(&nobody, nullptr);
         for (int i = 0; i < 5; ++i) engine.step([](const runtime::TokenEvent&) {});
@@ -322,9 +312,33 @@ class ModelBench {
     }
   }
 
+  void trace() {
+    for (const int64_t batch : flags_.batches) {
+      const std::unique_ptr<runtime::Engine> engine = decoding_engine(batch);
+      const auto step = [&] { engine->step([](const runtime::TokenEvent&) {}); };
+      for (int i = 0; i < 5; ++i) step();
+      begin_profile();
+      for (int i = 0; i < 2; ++i) step();
+      end_profile();
+    }
+  }
+
   const Json& result() const { return out_; }
 
  private:
+  // An engine whose rows all decode behind contexts of their own, so that rows go to experts of their own.
+  std::unique_ptr<runtime::Engine> decoding_engine(int64_t batch) {
+    runtime::EngineConfig c = config_for(flags_, batch, kContext + kSpare);
+    c.buckets = {{batch, 1}};
+    auto engine = std::make_unique<runtime::Engine>(*model_.model, c);
+    int64_t ready = 0;  // who is ready first decodes beside the others' prompts
+    std::set<runtime::RequestId> heard;
+    for (int64_t i = 0; i < batch; ++i)
+      (void)engine->submit(prompt_of(kContext, static_cast<uint64_t>(i + 1), vocabulary()), greedy(kSpare));
+    while (ready < batch)
+      engine->step([&](const runtime::TokenEvent& e) { ready += heard.insert(e.id).second ? 1 : 0; });
+    return engine;
+  }
   int64_t vocabulary() const { return model_.config.vocab_size; }
   const ModelFlags& flags_;
   LoadedModel model_;
@@ -340,6 +354,7 @@ int run_model(const ModelFlags& flags) {
   if (wanted("decode")) bench.decode();
   if (wanted("mixed")) bench.mixed();
   if (wanted("prefill")) bench.prefill();
+  if (wanted("trace")) bench.trace();
   if (flags.results.empty()) return 0;
   const DeviceProperties& p = device_properties(kDevice);
   const Json file = {{"machine", {{"gpu", p.name}, {"multiprocessors", p.multiprocessors}}},

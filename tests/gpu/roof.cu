@@ -1,3 +1,5 @@
+#include <cuda_profiler_api.h>
+
 #include "kdelta/core/cuda/runtime.h"
 #include "kdelta/ops/common/cuda/device.cuh"
 #include "tests/gpu/roof.h"
@@ -88,6 +90,16 @@ void enqueue_fill(Stream& stream, void* memory, int64_t bytes) {
 void enqueue_delay(Stream& stream, int64_t nanoseconds) {
   spin<<<1, 1, 0, native(stream)>>>(nanoseconds);
   check_launch(stream, "delay");
+}
+
+void begin_profile() {
+  cuda_check(cudaDeviceSynchronize(), Device{DeviceKind::cuda, 0}, "cudaDeviceSynchronize");
+  cuda_check(cudaProfilerStart(), Device{DeviceKind::cuda, 0}, "cudaProfilerStart");
+}
+
+void end_profile() {
+  cuda_check(cudaDeviceSynchronize(), Device{DeviceKind::cuda, 0}, "cudaDeviceSynchronize");
+  cuda_check(cudaProfilerStop(), Device{DeviceKind::cuda, 0}, "cudaProfilerStop");
 }
 
 }  // namespace kdelta::gpu_bench

@@ -12,5 +12,8 @@ void enqueue_roof(Stream& stream, RoofKind kind, void* memory, int64_t bytes, in
 void enqueue_fill(Stream& stream, void* memory, int64_t bytes);
 // One thread that spins for that many nanoseconds: an injected delay.
 void enqueue_delay(Stream& stream, int64_t nanoseconds);
+// What lies between is what a profiler started with its own profiling off sees.
+void begin_profile();
+void end_profile();
 
 }  // namespace kdelta::gpu_bench
