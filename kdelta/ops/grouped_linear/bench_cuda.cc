@@ -113,7 +113,8 @@ KDELTA_GPU_BENCH(grouped_linear) {
       for (int64_t T : {1, 8, 64, 512, 2048, 8192}) {
         // The parity path, a look at its cost; the row for many pairs takes no few; the exact row serves them too.
         if (variant == "cuda" && (T != 8 || s.w != DType::bf16)) continue;
-        if (s.gated && (variant != "cuda_stream" || T > 64)) continue;
+        if (s.gated && ((variant != "cuda_stream" && variant != "cuda_pairs") || T > 64)) continue;
+        if (variant == "cuda_pairs" && (T > 2 || s.w == DType::f4_e2m1)) continue;
         if (variant == "cuda_gemm" && T * s.chosen <= (s.w == DType::bf16 ? 8 : 16) * s.E) continue;
         add_grouped(variant, s, T);
       }

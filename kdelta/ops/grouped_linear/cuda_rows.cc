@@ -25,6 +25,15 @@ const char* grouped_linear_refuse_stream(const GroupedLinearDesc& d) {
   return d.K > 6144 ? "more than 6144 columns: pairs do not fit shared memory" : nullptr;
 }
 
+const char* grouped_linear_refuse_pairs(const GroupedLinearDesc& d) {
+  if (const char* reason = grouped_linear_refuse_mma(d)) return reason;
+  if (d.gated && d.out != DType::bf16) return "gated: outputs other than bf16";
+  if (d.exact) return "exact: its sums have another order than those of more pairs";
+  // Measured: 68 us where cuda_stream takes 40, of one token in 16 experts of 3072 x 3584.
+  if (d.w == DType::f4_e2m1) return "FP4: cuda_stream unpacks codes faster";
+  return d.P > 16 ? "more than 16 pairs: experts would be read more than once" : nullptr;
+}
+
 const char* grouped_linear_refuse_gemm(const GroupedLinearDesc& d) {
   if (const char* reason = grouped_linear_refuse_mma(d)) return reason;
   if (const char* reason = grouped_linear_refuse_gated(d)) return reason;

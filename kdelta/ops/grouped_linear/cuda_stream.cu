@@ -6,9 +6,9 @@
 // The order of a sum: in either half of the columns 16 at a time, as a quad of lanes loads them; then the halves. It
 // depends on the columns and the weights' format alone.
 #include "kdelta/ops/common/cuda/launch.cuh"
-#include "kdelta/ops/common/cuda/math.cuh"
 #include "kdelta/ops/common/cuda/views.cuh"
 #include "kdelta/ops/common/cuda/weight_fragments.cuh"
+#include "kdelta/ops/grouped_linear/cuda_gate.cuh"
 #include "kdelta/ops/grouped_linear/cuda_routing.cuh"
 
 namespace kdelta {
@@ -38,8 +38,6 @@ struct Params {
   float beta, linear_beta;
   bool settled;  // the routing is older than the kernel in front
 };
-enum class Gate : uint8_t { none, swiglu, situ, sigmoid_gate };
-
 // How a format's rows are streamed. A step is 64 bytes of each row.
 template <DType kFormat, int kPairs8>
 struct Form {
@@ -151,14 +149,6 @@ __device__ __forceinline__ void multiply(const Stream<kFormat, F>& weights, int 
   }
 }
 
-template <Gate kGate>
-__device__ __forceinline__ float gate_of(float gate, float up, const Params& p) {
-  constexpr auto kKind = kGate == Gate::situ           ? ActivationKind::situ
-                         : kGate == Gate::sigmoid_gate ? ActivationKind::sigmoid_gate
-                                                       : ActivationKind::swiglu;
-  return activate<kKind, false>(to_f32(from_f32<bf16>(gate)), to_f32(from_f32<bf16>(up)), p.beta, p.linear_beta);
-}
-
 template <DType kFormat, int kPairs8, Gate kGate>
 __global__ void __launch_bounds__(Form<kFormat, kPairs8>::kWarps * 32, Form<kFormat, kPairs8>::kBlocks)
     stream_weights(const __grid_constant__ Params p) {
@@ -243,7 +233,8 @@ __global__ void __launch_bounds__(Form<kFormat, kPairs8>::kWarps * 32, Form<kFor
     __syncthreads();
     if (up) return;
     const float* other = second + kThreads / kHalves / 2 * F::kSums;
-    if (half == 0) each([&](float& total, int at, int, int) { total = gate_of<kGate>(total, other[at], p); });
+    if (half == 0)
+      each([&](float& total, int at, int, int) { total = gate_of<kGate>(total, other[at], p.beta, p.linear_beta); });
   }
   if (half == 1) return;
   each([&](float total, int, int pair, int n) {
@@ -272,20 +263,6 @@ void run(const Exec& ex, const GroupedLinearArgs& a, const GroupedLinearDesc& d,
                  .shared_bytes = F::shared_bytes(d.K),
                  .pdl = pdl_pays(d.target, int64_t{grid.x} * grid.y / 3)};
   launch(ex, "grouped_linear", l, stream_weights<kFormat, kPairs8, kGate>, p);
-}
-
-template <class F>
-void dispatch_gate(const GroupedLinearArgs& a, F&& f) {
-  if (a.up_w.empty()) return f(std::integral_constant<Gate, Gate::none>{});
-  switch (a.activation) {
-    case ActivationKind::swiglu:
-      return f(std::integral_constant<Gate, Gate::swiglu>{});
-    case ActivationKind::situ:
-      return f(std::integral_constant<Gate, Gate::situ>{});
-    case ActivationKind::sigmoid_gate:
-      return f(std::integral_constant<Gate, Gate::sigmoid_gate>{});
-  }
-  KDELTA_UNREACHABLE("activation kind", a.activation);
 }
 
 }  // namespace

@@ -258,6 +258,11 @@ TEST(GroupedLinearChoice, OfCudaRowsGoesByPairsAnExpertLayoutAndExactness) {
     return "none";
   };
   EXPECT_EQ(first([](auto&) {}), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.P = 16; }), "cuda_pairs");
+  EXPECT_EQ(first([](auto& d) { d.P = 17; }), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.P = 8, d.gated = true, d.target.device = DeviceKind::cuda; }), "cuda_pairs");
+  EXPECT_EQ(first([](auto& d) { d.P = 8, d.exact = true; }), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.P = 8, d.w = DType::f4_e2m1; }), "cuda_stream");
   EXPECT_EQ(first([](auto& d) { d.P = 65536; }), "cuda_gemm");
   EXPECT_EQ(first([](auto& d) { d.P = 8 * 256; }), "cuda_stream");
   EXPECT_EQ(first([](auto& d) { d.P = 8 * 256 + 1; }), "cuda_gemm");

@@ -29,8 +29,9 @@ const char* grouped_linear_refuse_gated(const GroupedLinearDesc& d);
 int64_t grouped_linear_pack_scratch(const GroupedLinearDesc& d);
 int64_t grouped_linear_tile_scratch(const GroupedLinearDesc& d);
 // The tensor-core rows of CUDA take bf16 tokens, whole steps of columns and aligned rows; cuda_stream holds x in shared
-// memory, cuda_gemm is for many pairs an expert.
+// memory, cuda_pairs is for the pairs of one or two tokens, cuda_gemm for many pairs an expert.
 const char* grouped_linear_refuse_mma(const GroupedLinearDesc& d);
+const char* grouped_linear_refuse_pairs(const GroupedLinearDesc& d);
 const char* grouped_linear_refuse_stream(const GroupedLinearDesc& d);
 const char* grouped_linear_refuse_gemm(const GroupedLinearDesc& d);
 namespace grouped {

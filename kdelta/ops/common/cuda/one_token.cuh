@@ -23,25 +23,39 @@ int one_token_shared_bytes(int64_t K) {
   return skinny_warps(K) * OneTokenRing<kFormat>::kWarpBytes + skinny_segments(K) * kSkinnyRows * 4;
 }
 
-// Weight rows n0 .. n0 + 15 (those of w) times the token at x, put(n, sum) once for each output. `shared` holds
+// 16 neighbouring rows of a matrix, from row n0 on; those behind the last are the last.
+struct NeighbourRows {
+  const uint8_t *bytes, *scales;
+  int row_bytes, scale_row_bytes, last;
+  __device__ __forceinline__ NeighbourRows(const WeightRows& w, int64_t n0)
+      : bytes(w.data + n0 * w.row_bytes),
+        scales(w.scale + n0 * w.scale_row_bytes),
+        row_bytes(static_cast<int>(w.row_bytes)),
+        scale_row_bytes(static_cast<int>(w.scale_row_bytes)),
+        last(static_cast<int>(min(w.rows - n0, int64_t{16})) - 1) {}
+  __device__ __forceinline__ const uint8_t* data(int r) const { return bytes + min(r, last) * row_bytes; }
+  __device__ __forceinline__ const uint8_t* scale(int r) const { return scales + min(r, last) * scale_row_bytes; }
+};
+
+// Sixteen weight rows, row.data(r) and row.scale(r), times the token that x() gives behind the wait for the kernels in
+// front; then the first warp calls put(r, sum), each lane for row r = lane % 16. `shared` holds
 // one_token_shared_bytes(). `early`: the kernel may begin while those in front still run. Every thread of the block
 // calls it.
-template <DType kFormat, class Put>
-__device__ __forceinline__ void one_token_tile(const WeightRows& w, int64_t n0, int64_t columns, const bf16* x,
-                                               uint8_t* shared, bool early, Put put) {
+template <DType kFormat, class Row, class X, class Put>
+__device__ __forceinline__ void one_token_tile(const Row& row, int64_t columns, X&& token, uint8_t* shared, bool early,
+                                               Put put) {
   using Ring = OneTokenRing<kFormat>;
   using F = WeightFormat<kFormat>;
   constexpr int kDepth = Ring::kDepth, kSteps = Ring::kSteps;
   constexpr int kRowLanes = Ring::kRowBytes / 16, kCopies = kSkinnyRows * kRowLanes / 32;
   constexpr int kTokenWords = F::kColumns / 8, kTokenLanes = Ring::kTokenBytes / 16;
-  const int K = static_cast<int>(columns), row_bytes = static_cast<int>(w.row_bytes);
+  const int K = static_cast<int>(columns);
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
-  const int segments = (K + kSegment - 1) / kSegment, last_row = static_cast<int>(min(w.rows - n0, int64_t{16})) - 1;
+  const int segments = (K + kSegment - 1) / kSegment;
   float* partial = reinterpret_cast<float*>(shared + warps * Ring::kWarpBytes);
   const uint32_t ring =
       static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + static_cast<uint32_t>(warp * Ring::kWarpBytes);
-  const uint8_t* data = w.data + n0 * w.row_bytes;
 
   // The stages of the warp: those of segments warp, warp + warps, ...; the last may lack some of a row's end.
   const int own = segments > warp ? (segments - warp + warps - 1) / warps : 0;
@@ -56,12 +70,12 @@ __device__ __forceinline__ void one_token_tile(const WeightRows& w, int64_t n0, 
   // What will be copied first comes to L2 while the kernels in front end: L2 sees whatever they write.
   constexpr int kLines = kSkinnyRows * Ring::kRowBytes / 128;
   for (int i = lane; early && i < kDepth * kLines; i += 32) {
-    const int j = i / kLines, row = i % kLines / (Ring::kRowBytes / 128), line = i % (Ring::kRowBytes / 128);
+    const int j = i / kLines, r = i % kLines / (Ring::kRowBytes / 128), line = i % (Ring::kRowBytes / 128);
     const int at = byte_of(first_column(j)) + line * 128;
-    if (j < count && at < byte_of(K))
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(data + min(row, last_row) * row_bytes + at));
+    if (j < count && at < byte_of(K)) asm volatile("prefetch.global.L2 [%0];" ::"l"(row.data(r) + at));
   }
   pdl_wait();
+  const bf16* const x = token();
 
   const auto copy_stage = [&](int slot, int j) {
     if (j < count) {
@@ -70,11 +84,10 @@ __device__ __forceinline__ void one_token_tile(const WeightRows& w, int64_t n0, 
       if (at < byte_of(K))
 #pragma unroll
         for (int i = 0; i < kCopies; ++i) {
-          const int row = i * (32 / kRowLanes) + lane / kRowLanes;
+          const int r = i * (32 / kRowLanes) + lane / kRowLanes;
           // Whole lines: asking for the rest of each as well costs time. Rows that a product takes together fall on
           // other banks.
-          copy16(to + row * Ring::kRowBytes + ((lane % kRowLanes) ^ (row % 2 * 4)) * 16,
-                 data + (min(row, last_row) * row_bytes + at));
+          copy16(to + r * Ring::kRowBytes + ((lane % kRowLanes) ^ (r % 2 * 4)) * 16, row.data(r) + at);
         }
 #pragma unroll
       for (int i = lane; i < kTokenLanes; i += 32)
@@ -92,9 +105,7 @@ __device__ __forceinline__ void one_token_tile(const WeightRows& w, int64_t n0, 
 #pragma unroll
         for (int s = 0; s < kSteps; ++s) {
           const int column = first_column(j) + s * Ring::kColumns + q * F::kColumns;
-          if (column < K)
-            next_factor[h][s] =
-                load_cached_byte(w.scale + (n0 + min(g + 8 * h, last_row)) * w.scale_row_bytes + column / kMxBlock);
+          if (column < K) next_factor[h][s] = load_cached_byte(row.scale(g + 8 * h) + column / kMxBlock);
         }
     }
   };
@@ -147,11 +158,11 @@ __device__ __forceinline__ void one_token_tile(const WeightRows& w, int64_t n0, 
   }
   pdl_trigger();  // only now: blocks that come while many of these run take their places unevenly
   __syncthreads();
-  const int n = static_cast<int>(threadIdx.x);
-  if (n > last_row) return;
+  if (threadIdx.x >= 32) return;
+  const int n = lane % kSkinnyRows;
   float total = partial[n];
   for (int s = 1; s < segments; ++s) total += partial[s * kSkinnyRows + n];
-  put(n0 + n, total);
+  put(n, total);
 }
 
 }  // namespace kdelta::cuda
