@@ -68,6 +68,7 @@ TEST(RouterCuda, EqualsTheReferenceForEveryNumberOfExpertsChoicesAndTokens) {
       check({.T = T, .E = E, .k = std::min<int64_t>(E, 16), .renormalize = false, .ties = true});
     }
   check({.T = 1500, .E = 896, .k = 16});
+  for (int64_t T : {1, 2}) check({.T = T, .E = 100, .k = 32, .ties = true}), check({.T = T, .E = 100, .k = 33});
 }
 
 TEST(RouterCuda, GroupsAndLiveRowsEqualTheReference) {
