@@ -229,8 +229,38 @@ class Adder {
     copies_wait<0>();
   }
 
-  // Behind a barrier with the scorers' last word.
+  // Behind a barrier with the scorers' last word: nobody uses the stages any more.
   __device__ __forceinline__ void store() const {
+    if (g_.slot >= 0)
+      store_part();
+    else
+      store_sums();
+  }
+
+ private:
+  // By way of shared memory, whole rows at a time: pieces of 32 bytes of every row took longer than the attention of a
+  // few blocks.
+  __device__ __forceinline__ void store_part() const {
+    constexpr int kPartRow = kLatent + 8;  // rows fall on other banks
+    static_assert(kTileRows * kPartRow * 4 <= static_cast<int>(sizeof(s_.stage)) && kPartRow * 4 % 16 == 0);
+    float* rows = reinterpret_cast<float*>(&s_.stage[0][0][0]);
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int n = 0; n < 8; ++n)
+          *reinterpret_cast<float2*>(rows + (m * 16 + lane_ / 4 + i * 8) * kPartRow + warp_ * 64 + n * 8 +
+                                     lane_ % 4 * 2) = make_float2(acc_[m][n][2 * i], acc_[m][n][2 * i + 1]);
+    fence_shared_for_bulk();
+    barrier_sync<kHalf>(kAdders);
+    if (tid_ >= g_.rows(a_.H)) return;
+    bulk_store(a_.w.part + (int64_t{g_.slot} * kTileRows + tid_) * kLatent, rows + tid_ * kPartRow, kLatent * 4);
+    bulk_commit();
+    bulk_wait<0>();
+  }
+
+  __device__ __forceinline__ void store_sums() const {
     const int rows = g_.rows(a_.H);
     const int64_t row = g_.row(a_.H);
 #pragma unroll
@@ -240,20 +270,12 @@ class Adder {
         const int r = m * 16 + lane_ / 4 + i * 8;
         if (r >= rows) continue;
 #pragma unroll
-        for (int n = 0; n < 8; ++n) {
-          const int c = warp_ * 64 + n * 8 + lane_ % 4 * 2;
-          const float x = acc_[m][n][2 * i], y = acc_[m][n][2 * i + 1];
-          if (g_.slot >= 0)
-            *reinterpret_cast<float2*>(a_.w.part + (int64_t{g_.slot} * kTileRows + r) * kLatent + c) =
-                make_float2(x, y);
-          else
-            *reinterpret_cast<uint32_t*>(a_.w.sums + (row + r) * kLatent + c) =
-                pack_bf16(x * s_.inverse[r], y * s_.inverse[r]);
-        }
+        for (int n = 0; n < 8; ++n)
+          *reinterpret_cast<uint32_t*>(a_.w.sums + (row + r) * kLatent + warp_ * 64 + n * 8 + lane_ % 4 * 2) =
+              pack_bf16(acc_[m][n][2 * i] * s_.inverse[r], acc_[m][n][2 * i + 1] * s_.inverse[r]);
       }
   }
 
- private:
   // A block of positions lies in one page, its rows one after the other. Positions past the last are zeros.
   __device__ __forceinline__ void fetch(int block, int stage) {
     if (block < g_.last) {

@@ -133,67 +133,72 @@ __global__ void __launch_bounds__(kThreads) prepare(const __grid_constant__ Deco
       }
 }
 
-// 32 latents of a tile. Of largest scores and totals a lane has its row; of the sums, rows lane / 8 + 4 k, latents
-// lane % 8 * 4 and three more.
-template <class Slot>
-__device__ __forceinline__ void combine_part(const DecodeArgs& a, const SequencePiece& p, int tile, int number,
-                                             int count, float origin, Slot&& slot,
-                                             float (&sums)[kWarps][kTileRows][kPart + 4],
+// 32 latents of kRows rows of a tile. Of largest scores and totals a lane has its row of the tile; of the sums, rows
+// lane / 8 + 4 k, latents lane % 8 * 4 and three more. A warp takes every eighth segment, then the warps' sums are
+// added up in their order.
+template <int kRows, class Slot>
+__device__ __forceinline__ void combine_part(const DecodeArgs& a, const SequencePiece& p, int tile, int first_row,
+                                             int number, int count, float origin, Slot&& slot,
+                                             float (&sums)[kWarps][kRows][kPart + 4],
                                              float (&warp_total)[kWarps][kTileRows]) {
+  constexpr int kLoads = kRows / 4, kTogether = 16 / kLoads;  // segments whose loads are in flight
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
-  float4 sum[8] = {};
+  float4 sum[kLoads] = {};
   float total = 0;
   const int r0 = lane / 8, c = lane % 8 * 4;
-  const auto load = [&](int j, float4(&x)[8], float& weight, float& part) {
-    const int at = slot(j) * kTileRows;
-    weight = a.w.part_max[at + lane], part = a.w.part_sum[at + lane];
-    const float* from = a.w.part + int64_t{at + r0} * kLatent + number * kPart + c;
+  for (int j0 = warp; j0 < count; j0 += kTogether * kWarps) {
+    float4 x[kTogether][kLoads];
+    float weight[kTogether], part[kTogether];
 #pragma unroll
-    for (int k = 0; k < 8; ++k) x[k] = __ldcg(reinterpret_cast<const float4*>(from + k * 4 * kLatent));
-  };
-  const auto take = [&](const float4(&x)[8], float weight, float part) {
-    weight = exp2_fast(weight - origin);
-    total = fmaf(part, weight, total);
+    for (int u = 0; u < kTogether; ++u) {
+      const int j = j0 + u * kWarps;
+      if (j >= count) break;
+      const int at = slot(j) * kTileRows;
+      weight[u] = a.w.part_max[at + lane], part[u] = a.w.part_sum[at + lane];
+      const float* from = a.w.part + int64_t{at + first_row + r0} * kLatent + number * kPart + c;
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const float f = __shfl_sync(0xffffffffu, weight, r0 + k * 4);
-      sum[k].x = fmaf(x[k].x, f, sum[k].x), sum[k].y = fmaf(x[k].y, f, sum[k].y);
-      sum[k].z = fmaf(x[k].z, f, sum[k].z), sum[k].w = fmaf(x[k].w, f, sum[k].w);
+      for (int k = 0; k < kLoads; ++k) x[u][k] = __ldcg(reinterpret_cast<const float4*>(from + k * 4 * kLatent));
     }
-  };
-  for (int j = warp; j < count; j += 2 * kWarps) {
-    float4 x[8], y[8];
-    float weight_x, part_x, weight_y = 0, part_y = 0;
-    load(j, x, weight_x, part_x);
-    if (j + kWarps < count) load(j + kWarps, y, weight_y, part_y);
-    take(x, weight_x, part_x);
-    if (j + kWarps < count) take(y, weight_y, part_y);
+#pragma unroll
+    for (int u = 0; u < kTogether; ++u) {
+      if (j0 + u * kWarps >= count) break;
+      const float w = exp2_fast(weight[u] - origin);
+      total = fmaf(part[u], w, total);
+#pragma unroll
+      for (int k = 0; k < kLoads; ++k) {
+        const float f = __shfl_sync(0xffffffffu, w, first_row + r0 + k * 4);
+        sum[k].x = fmaf(x[u][k].x, f, sum[k].x), sum[k].y = fmaf(x[u][k].y, f, sum[k].y);
+        sum[k].z = fmaf(x[u][k].z, f, sum[k].z), sum[k].w = fmaf(x[u][k].w, f, sum[k].w);
+      }
+    }
   }
 #pragma unroll
-  for (int k = 0; k < 8; ++k) *reinterpret_cast<float4*>(&sums[warp][r0 + k * 4][c]) = sum[k];
+  for (int k = 0; k < kLoads; ++k) *reinterpret_cast<float4*>(&sums[warp][r0 + k * 4][c]) = sum[k];
   warp_total[warp][lane] = total;
   __syncthreads();
-  const int r = tid / 8, rows = min(kTileRows, p.tokens * a.H - tile * kTileRows);
+  const int r = tid / 8, rows = min(kTileRows, p.tokens * a.H - tile * kTileRows) - first_row;
   float4 y{};
   total = 0;
+  if (r < kRows) {
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    const float4 v = *reinterpret_cast<const float4*>(&sums[w][r][tid % 8 * 4]);
-    y.x += v.x, y.y += v.y, y.z += v.z, y.w += v.w;
-    total += warp_total[w][r];
+    for (int w = 0; w < kWarps; ++w) {
+      const float4 v = *reinterpret_cast<const float4*>(&sums[w][r][tid % 8 * 4]);
+      y.x += v.x, y.y += v.y, y.z += v.z, y.w += v.w;
+      total += warp_total[w][first_row + r];
+    }
   }
   __syncthreads();  // they are read; the next part may come
-  if (r >= rows) return;
+  if (r >= kRows || r >= rows) return;
   const float inverse = 1 / total;
-  const int64_t row = int64_t{p.token} * a.H + tile * kTileRows + r;
+  const int64_t row = int64_t{p.token} * a.H + tile * kTileRows + first_row + r;
   *reinterpret_cast<uint2*>(a.w.sums + row * kLatent + number * kPart + tid % 8 * 4) =
       make_uint2(pack_bf16(y.x * inverse, y.y * inverse), pack_bf16(y.z * inverse, y.w * inverse));
 }
 
-// A tile that several thread blocks shared. A warp takes every eighth segment, then the warps' sums are added up in
-// their order.
+// A tile that several thread blocks shared.
+template <int kRows>
 __global__ void __launch_bounds__(kThreads) combine(const __grid_constant__ DecodeArgs a) {
-  __shared__ float sums[kWarps][kTileRows][kPart + 4];
+  __shared__ float sums[kWarps][kRows][kPart + 4];
   __shared__ float warp_max[kWarps][kTileRows], warp_total[kWarps][kTileRows];
   constexpr int kTogether = 4;  // segments whose loads are in flight
   pdl_trigger();
@@ -221,7 +226,7 @@ __global__ void __launch_bounds__(kThreads) combine(const __grid_constant__ Deco
   for (int w = 0; w < kWarps; ++w) top = fmaxf(top, warp_max[w][lane]);
   const float origin = top == -INFINITY ? 0.0f : top;
   for (int part = static_cast<int>(blockIdx.y); part < kParts; part += static_cast<int>(gridDim.y))
-    combine_part(a, p, tile, part, count, origin, slot, sums, warp_total);
+    combine_part<kRows>(a, p, tile, static_cast<int>(blockIdx.z) * kRows, part, count, origin, slot, sums, warp_total);
 }
 
 struct ProjectShared {
@@ -296,8 +301,12 @@ void run_batch(const Exec& ex, const DecodeArgs& a, const MlaDesc& d) {
          prepare, a, static_cast<int>(zero_blocks));
   launch_decode_attend(ex, a, d);
   const auto tiles = static_cast<unsigned>(a.rows * ((d.heads + kTileRows - 1) / kTileRows));
-  const unsigned parts = tiles < 16 ? kParts : 4;  // many tiles: fewer blocks have less to look up
-  launch(ex, "mla", {.grid = dim3(tiles, parts), .block = kThreads, .pdl = pdl(tiles * parts)}, combine, a);
+  // Many tiles: fewer blocks have less to look up. Very few: as many as there are multiprocessors for.
+  constexpr int kFewRows = 8;
+  const unsigned parts = tiles < 16 ? kParts : 4, groups_of_rows = tiles <= 2 ? kTileRows / kFewRows : 1;
+  launch(ex, "mla",
+         {.grid = dim3(tiles, parts, groups_of_rows), .block = kThreads, .pdl = pdl(tiles * parts * groups_of_rows)},
+         groups_of_rows > 1 ? combine<kFewRows> : combine<kTileRows>, a);
   launch(ex, "mla",
          {.grid = dim3(H * kValue / kValues, groups),
           .block = kThreads,

@@ -36,9 +36,11 @@ __device__ __forceinline__ int units_of(const DecodeArgs& a, const SequencePiece
 // Where the shares of the thread blocks begin, when units are dealt in runs.
 struct Shares {
   int units, blocks;
-  __device__ __forceinline__ int begin(int i) const { return static_cast<int>(int64_t{units} * i / blocks); }
+  // units * i / blocks, in 32 bits: a division of 64 is long, and every thread block begins with some.
+  __device__ __forceinline__ int begin(int i) const { return units / blocks * i + units % blocks * i / blocks; }
   // The thread block that has the unit.
   __device__ __forceinline__ int owner(int unit) const {
+    if (units < (1 << 30) / blocks) return ((unit + 1) * blocks - 1) / units;
     return static_cast<int>(((int64_t{unit} + 1) * blocks - 1) / units);
   }
 };
