@@ -123,6 +123,16 @@ void KdaLayer::expand_gate(const Exec& ex, const Inputs& in) const {
   if (!c_.full_rank_gate) linear(ex, {.x = in.low_gate, .w = g_b_, .out = in.gate});
 }
 
+// Both at once, where they are stored alike.
+void KdaLayer::expand_both(const Exec& ex, const Inputs& in) const {
+  if (c_.gate_form == KdaGateForm::factored && !c_.full_rank_gate && stored_alike(f_b_, g_b_)) {
+    const LinearPart gate[] = {{g_b_, in.gate, in.low_gate}};
+    return linear(ex, {.x = in.low_decay, .w = f_b_, .out = in.decay, .more = gate});
+  }
+  expand_decay(ex, in);
+  expand_gate(ex, in);
+}
+
 void KdaLayer::project_on_one_queue(const Exec& ex, const AnyConstView& x, const Inputs& in) const {
   const int64_t P = c_.heads * c_.head_dim;
   const LinearPart parts[] = {{q_, in.qkv.columns(0, P)}, {k_, in.qkv.columns(P, P)}, {v_, in.qkv.columns(2 * P, P)},
@@ -178,8 +188,7 @@ void KdaLayer::forward(const Exec& ex, const Batch& b, StateView state, const An
     const LinearPart beside[] = {{f_, in.low_decay}, {b_, in.beta}, {g_, in.low_gate}};
     Fork side(ex);
     project_runs(side, x, std::span(beside).first(g_in_front ? 2 : 3));
-    expand_decay(side, in);
-    expand_gate(side, in);
+    expand_both(side, in);
     project_runs(ex, x, std::span(front).first(g_in_front ? 4 : 3));
     convolve();
     side.join();

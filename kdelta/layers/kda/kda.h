@@ -42,6 +42,7 @@ class KdaLayer final : public Mixer {
   Inputs take_inputs(const Exec& ex, const AnyConstView& x) const;
   void project_on_one_queue(const Exec& ex, const AnyConstView& x, const Inputs& in) const;
   void expand_decay(const Exec& ex, const Inputs& in) const;
+  void expand_both(const Exec& ex, const Inputs& in) const;
   void expand_gate(const Exec& ex, const Inputs& in) const;
 
   KdaLayerConfig c_;

@@ -53,6 +53,11 @@ KDELTA_GPU_BENCH(linear) {
       add_linear(variant, DType::bf16, {T, 1536, 128});
       add_linear(variant, DType::bf16, {T, 7168, 1536});
       add_linear(variant, DType::bf16, {T, 12288, 2304});
+      for (int64_t n : {256, 288, 576}) add_linear(variant, DType::bf16, {T, n, 2304});
+      add_linear(variant, DType::bf16, {T, 2304, 4096});
+      add_linear(variant, DType::bf16, {T, 2304, 1024});
+      add_linear(variant, DType::bf16, {T, 2048, 2304});
+      add_linear(variant, DType::bf16, {T, 4096, 128});
     }
   }
 }

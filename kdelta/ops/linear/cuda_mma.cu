@@ -13,8 +13,7 @@ using namespace cuda;
 // Three blocks of seven warps fit a multiprocessor: six warps on one of its quarters, with 80 registers a thread.
 constexpr int kRegisters = 80;
 template <DType kFormat, int kTokens8>
-__global__ void __maxnreg__(kRegisters)
-    project_skinny(const __grid_constant__ Parts parts, Rows<const bf16> x, int64_t T, int64_t K) {
+__global__ void __maxnreg__(kRegisters) project_skinny(const __grid_constant__ Parts parts, int64_t T, int64_t K) {
   extern __shared__ uint8_t shared[];
   const unsigned token_tiles = gridDim.x / static_cast<unsigned>(parts.tiles());
   const int64_t t0 = int64_t{blockIdx.x % token_tiles} * (8 * kTokens8);
@@ -22,7 +21,7 @@ __global__ void __maxnreg__(kRegisters)
   const int64_t n0 = int64_t{tile - parts.first_tile[p]} * kSkinnyRows;
   const ProjectionOut& out = parts.out[p];
   skinny_tile<kFormat, kTokens8>(
-      parts.w[p], n0, K, shared, [&](int i) { return x.at(min(t0 + i, T - 1)); },
+      parts.w[p], n0, K, shared, [&](int i) { return parts.x[p].at(min(t0 + i, T - 1)); },
       [] {
         pdl_wait();
         pdl_trigger();
@@ -33,12 +32,16 @@ __global__ void __maxnreg__(kRegisters)
 }
 
 template <DType kFormat>
-__global__ void __maxnreg__(kRegisters)
-    project_token(const __grid_constant__ Parts parts, const bf16* x, int64_t K, bool early) {
+__global__ void __maxnreg__(kRegisters) project_token(const __grid_constant__ Parts parts, int64_t K, bool early) {
   extern __shared__ uint8_t shared[];
   const int tile = static_cast<int>(blockIdx.x), p = parts.of_tile(tile);
-  one_token_tile<kFormat>(parts.w[p], int64_t{tile - parts.first_tile[p]} * kSkinnyRows, K, x, shared, early,
-                          [&](int64_t n, float sum) { parts.out[p].put(0, n, sum); });
+  const WeightRows& w = parts.w[p];
+  const int64_t n0 = int64_t{tile - parts.first_tile[p]} * kSkinnyRows;
+  one_token_tile<kFormat>(
+      NeighbourRows(w, n0), K, [&] { return parts.x[p].at(0); }, shared, early,
+      [&](int r, float sum) {
+        if (threadIdx.x < kSkinnyRows && n0 + r < w.rows) parts.out[p].put(0, n0 + r, sum);
+      });
 }
 
 // Measured: blocks that begin early share out the multiprocessors unevenly, which two long ones on each suffer from
@@ -60,11 +63,11 @@ void linear_cuda_mma(const Exec& ex, const LinearArgs& a, const LinearDesc& d, v
       if (tokens == 1) {
         l.shared_bytes = one_token_shared_bytes<format()>(d.K);
         l.pdl = l.pdl || (d.target.cuda >= CudaLevel::sm90a && token_begins_early(d.w, grid, d.target.multiprocessors));
-        return launch(ex, "linear", l, project_token<format()>, parts, static_cast<const bf16*>(a.x.data), d.K, l.pdl);
+        return launch(ex, "linear", l, project_token<format()>, parts, d.K, l.pdl);
       }
       const auto kernel = tokens == 8 ? project_skinny<format(), 1> : project_skinny<format(), 2>;
       l.shared_bytes = tokens == 8 ? skinny_shared_bytes<format(), 1>(d.K) : skinny_shared_bytes<format(), 2>(d.K);
-      launch(ex, "linear", l, kernel, parts, rows<const bf16>(a.x), d.T, d.K);
+      launch(ex, "linear", l, kernel, parts, d.T, d.K);
     }
   });
 }

@@ -1,5 +1,8 @@
 #include "kdelta/ops/linear/linear.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "kdelta/ops/common/cpu/amx_sizes.h"
 #include "kdelta/ops/common/cpu/dot.h"
 #include "kdelta/ops/common/cpu/pack_sizes.h"
@@ -27,6 +30,15 @@ void check_part(const LinearArgs& a, const LinearPart& p) {
   expect_activation(p.out, {T, p.w.rows}, "linear: more: out");
 }
 
+// What is checked once codes are known to be codes.
+void check_own_inputs(const LinearArgs& a) {
+  for (const LinearPart& p : a.more) {
+    if (p.x.null()) continue;
+    expect_activation(p.x, {a.x.dim(0), a.x.dim(1)}, "linear: more: x");
+    expect_dtype(p.x.dtype, {a.x.dtype}, "linear: more: x");
+  }
+}
+
 bool is_codes(const AnyConstView& x) {
   return x.dtype == DType::f8_e4m3 || x.dtype == DType::f8_e5m2;
 }
@@ -52,6 +64,7 @@ void check(const LinearArgs& a) {
   if (a.more.size() >= static_cast<size_t>(kMaxLinearParts))
     fail(ErrorCode::invalid_argument, "linear: more: ", a.more.size(), " parts, expected fewer than ", kMaxLinearParts);
   for (const LinearPart& p : a.more) check_part(a, p);
+  check_own_inputs(a);
   if (a.addend.null()) return;
   expect_view(a.addend, {T, N}, "linear: addend");
   expect_dtype(a.addend.dtype, {a.out.dtype}, "linear: addend");
@@ -74,6 +87,7 @@ LinearDesc describe(const Exec& ex, const LinearArgs& a) {
     d.N += p.w.rows;
     d.aligned = d.aligned && begins_at(p.w.data, p.w.row_bytes, 16);
     d.out_words = d.out_words && begins_at(p.out, 4);
+    d.aligned = d.aligned && (p.x.null() || begins_at(p.x, 16));
   }
   d.exact = ex.options->exact;
   return d;
@@ -111,12 +125,42 @@ Cost linear_cost(const LinearArgs& a) {
     cost.flops += 2 * T * K * N;
   };
   add(a.w, dtype_bytes(a.out.dtype) * (a.addend.null() ? 1 : 2));
-  for (const LinearPart& p : a.more) add(p.w, dtype_bytes(p.out.dtype));
+  for (const LinearPart& p : a.more) {
+    add(p.w, dtype_bytes(p.out.dtype));
+    if (!p.x.null()) cost.bytes += T * K * static_cast<double>(dtype_bytes(p.x.dtype));
+  }
   return cost;
 }
 
+namespace {
+
+// Whether parts with inputs of their own go in one launch: no row but cuda_mma takes them, and none that is better for
+// the call without them is given up.
+bool takes_own_inputs(const Exec& ex, const LinearArgs& a) {
+  if (ex.device.kind == DeviceKind::cpu || a.w.input.quantised()) return false;
+  return std::string_view(choose("linear", linear_variants(), describe(ex, a), *ex.options).name) == "cuda_mma";
+}
+
+// A call for the parts with the call's inputs, and one for every other part.
+void split_by_inputs(const Exec& ex, const LinearArgs& args) {
+  LinearPart same[kMaxLinearParts];
+  size_t count = 0;
+  for (const LinearPart& p : args.more)
+    if (p.x.null()) same[count++] = p;
+  LinearArgs first = args;
+  first.more = std::span<const LinearPart>(same, count);
+  linear(ex, first);
+  for (const LinearPart& p : args.more)
+    if (!p.x.null()) linear(ex, {.x = p.x, .w = p.w, .out = p.out});
+}
+
+}  // namespace
+
 void linear(const Exec& ex, const LinearArgs& args) {
   check(args);
+  if (std::any_of(args.more.begin(), args.more.end(), [](const LinearPart& p) { return !p.x.null(); }) &&
+      !takes_own_inputs(ex, args))
+    return split_by_inputs(ex, args);
   Arena::Scope scope(*ex.scratch);
   LinearArgs product = args;
   if (is_mx_input(args.x, args.w.input)) {

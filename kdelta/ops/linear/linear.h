@@ -7,7 +7,7 @@
 //
 // Projections of the same x can be one call: weights that lie apart in the file are the rows of one matrix here, each
 // part with an output of its own. The team meets once for all of them and x is packed once; bits are those of a call
-// per part.
+// per part. A part may have inputs of its own as well: where a kernel takes those (cuda_mma), that too is one launch.
 //
 // Quantised inputs (W8A8, W4A8): x may be MXFP8 codes with their scales, as kdelta/ops/mx_quant/mx_quant.h makes them.
 // Where w says that it takes MXFP8 inputs (Matrix::input) and x is f32 or bf16, x is quantised by w's rule here; bits
@@ -25,8 +25,9 @@ namespace kdelta {
 inline constexpr int kMaxLinearParts = 8;
 
 struct LinearPart {
-  Matrix w;     // [N', K] in the dtype of the first part's, taking the same inputs
-  AnyView out;  // [T, N'] f32 or bf16, row stride free
+  Matrix w;             // [N', K] in the dtype of the first part's, taking the same inputs
+  AnyView out;          // [T, N'] f32 or bf16, row stride free
+  AnyConstView x = {};  // null: those of the call; or [T, K] of the call's dtype, which is f32 or bf16
 };
 
 struct LinearArgs {

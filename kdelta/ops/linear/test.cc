@@ -126,6 +126,27 @@ TEST_P(Linear, BitsOfAnOutputDependOnItsTwoRowsAlone) {
     if (serves(DType::bf16, DType::bf16)) expect_exact<bf16>(GetParam(), DType::bf16, T, 3, T % 2 == 0 ? 64 : 1100);
 }
 
+TEST_P(Linear, PartsWithInputsOfTheirOwnHaveTheBitsOfCallsOfTheirOwn) {
+  TestExec ex;
+  ex.force("linear", GetParam());
+  for (DType w : {DType::f32, DType::bf16, DType::f8_e4m3}) {
+    if (!serves(DType::f32, w)) continue;
+    constexpr int64_t T = 5, K = 96;
+    test::Rng rng(3);
+    TestWeights first(w, 37, K, 1), second(w, 20, K, 2), third(w, 9, K, 4);
+    Guarded<float> x({T, K}), own({T, K + 8}), want({T, 37 + 20 + 9}), got({T, 37 + 20 + 9});
+    fill_normal(x, rng), fill_normal(own, rng);
+    const AnyConstView its = AnyConstView(own.view()).columns(8, K);
+    const auto part = [](Guarded<float>& out, int64_t from, int64_t n) { return AnyView(out.view()).columns(from, n); };
+    linear(ex, {.x = x.view(), .w = first, .out = part(want, 0, 37)});
+    linear(ex, {.x = its, .w = second, .out = part(want, 37, 20)});
+    linear(ex, {.x = x.view(), .w = third, .out = part(want, 57, 9)});
+    const LinearPart more[] = {{second, part(got, 37, 20), its}, {third, part(got, 57, 9)}};
+    linear(ex, {.x = x.view(), .w = first, .out = part(got, 0, 37), .more = more});
+    EXPECT_TRUE(same_bits(want, got)) << dtype_name(w);
+  }
+}
+
 template <class In>
 void expect_strides_free(TestExec& ex, DType wtype) {
   constexpr int64_t T = 7, N = 21, K = 64, xs = 91, os = 40, as = 33;
@@ -334,6 +355,8 @@ TEST(LinearRefuses, WrongArgumentsByName) {
   EXPECT_EQ(with([&](LinearArgs& a) { a.x.stride[1] = 2; }), "linear: x: stride 2 on the last axis, expected 1");
   EXPECT_EQ(with([&](LinearArgs& a) { a.x.dtype = DType::f16; }), "linear: x: dtype F16, accepted: F32, BF16");
   EXPECT_EQ(with([&](LinearArgs& a) { a.x.shape = Shape{64}; }), "linear: x: shape [64], expected [T, K]");
+  const LinearPart own[] = {{good.w, out.view(), narrow.view()}};
+  EXPECT_EQ(with([&](LinearArgs& a) { a.more = own; }), "linear: more: x: shape [2, 7], expected [2, 32]");
   Guarded<float> odd({2, 33});
   EXPECT_THAT(with([&](LinearArgs& a) {
                 a.x = odd.view();

@@ -69,6 +69,7 @@ struct Form {
   int64_t w_gap = 0, out_gap = 0;
   bool addend = false, in_place = false;
   std::vector<int64_t> more = {};
+  bool own_inputs = false;  // of every other part behind the first
   MxInput input = {};
 };
 
@@ -81,6 +82,7 @@ void check(const Form& f) {
   CaseMatrix w(f.w, f.N, f.K, f.w_gap);
   std::vector<std::unique_ptr<CaseMatrix>> more_w;
   std::vector<std::unique_ptr<Guarded<Out>>> more_out;
+  std::vector<std::unique_ptr<Guarded<In>>> more_x;
   EffectCase c;
   c.array("x", x, {}, f.shift);
   w.add_to(c, f.shift);
@@ -91,18 +93,23 @@ void check(const Form& f) {
     more_w.back()->add_to(c);
     more_out.push_back(std::make_unique<Guarded<Out>>(Shape{f.T, rows + f.gap + f.out_gap}));
     c.array("more out", *more_out.back(), sum_bound<Out>(f.K), f.shift);
+    more_x.push_back(std::make_unique<Guarded<In>>(Shape{f.T, f.K + f.gap}));
+    c.array("more x", *more_x.back(), {}, f.shift);
   }
   c.fill = [&](Rng& rng) {
     fill_normal(x, rng);
     w.fill(rng);
     fill_normal(f.in_place ? out : addend, rng);
     for (auto& m : more_w) m->fill(rng);
+    for (auto& m : more_x) fill_normal(*m, rng);
   };
   c.call = [&](const Exec& ex, const EffectCase::At& at) {
     const AnyView to = AnyView(at(out)).columns(f.column, f.N);
     std::vector<LinearPart> parts;
     for (size_t i = 0; i < f.more.size(); ++i)
-      parts.push_back({more_w[i]->at(at, f.input), AnyView(at(*more_out[i])).columns(f.column, f.more[i])});
+      parts.push_back(
+          {more_w[i]->at(at, f.input), AnyView(at(*more_out[i])).columns(f.column, f.more[i]),
+           f.own_inputs && i % 2 == 0 ? AnyConstView(at(*more_x[i])).columns(f.column, f.K) : AnyConstView()});
     linear(ex, {.x = AnyConstView(at(x)).columns(f.column, f.K),
                 .w = w.at(at, f.input),
                 .addend = f.in_place ? AnyConstView(to)
@@ -182,6 +189,9 @@ TEST(LinearCuda, PartsAreProjectedEachToItsOwnOutput) {
       check<bf16, bf16>(
           {.w = w, .T = T, .N = 20, .K = 256, .gap = 3, .addend = true, .more = {1, 0, 16, 130, 64, 3, 8}});
       check<float, float>({.w = w, .T = T, .N = 20, .K = 64, .more = {7, 65}});
+      for (int64_t gap : {0, 8})
+        check<bf16, bf16>({.w = w, .T = T, .N = 96, .K = 128, .gap = gap, .more = {64, 17, 130}, .own_inputs = true});
+      check<float, float>({.w = w, .T = T, .N = 20, .K = 64, .more = {7, 65}, .own_inputs = true});
     }
   });
 }
