@@ -12,6 +12,7 @@
 
 #include "kdelta/api/engine.h"
 #include "kdelta/api/quantize.h"
+#include "kdelta/api/service.h"
 #include "tests/e2e/support.h"
 
 namespace {
@@ -144,4 +145,37 @@ TEST(SteadyState, LogitsGoToTheFileAsTheyAreMade) {
 }
 
 }  // namespace
+// G2: what a first request would have to set up stands when the service says that it is ready. One of every number of
+// requests at once and of every length of prompt finds its memory and its threads there.
+TEST(Ready, MeansThatNoRequestWaitsForMemoryOrThreadsToBeMade) {
+  constexpr int64_t kLarge = 64 << 10;  // beyond what a request holds of its own
+  LoadOptions load{.model = "models/tiny-k3"};
+  load.threads = 2;
+  load.max_length = 2304;
+  load.max_sequences = 17;
+  load.prefix_snapshots = 4;
+  Service service(Engine::load(load));
+  largest = 0;
+  threads_started = 0;
+  const auto answered = [&](int64_t requests, int64_t prompt) {
+    std::vector<std::unique_ptr<ServiceAnswer>> all;
+    for (int64_t i = 0; i < requests; ++i) {
+      ServiceRequest r;
+      r.task.options.max_tokens = 2;
+      for (int64_t t = 0; t < prompt; ++t) r.task.prompt.push_back(static_cast<int32_t>((t * 7 + i + prompt) % 2000));
+      all.push_back(service.submit(std::move(r)).answer);
+    }
+    for (const auto& answer : all) {
+      ServiceDelta delta;
+      bool ended = false;
+      while (!ended && answer->wait(&delta, std::chrono::seconds(50))) ended = delta.end.has_value();
+      ASSERT_TRUE(ended) << requests << " of " << prompt;
+    }
+    EXPECT_LT(largest.load(), kLarge) << requests << " of " << prompt;
+  };
+  for (const int64_t requests : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17}) ASSERT_NO_FATAL_FAILURE(answered(requests, 3));
+  for (const int64_t prompt : {1, 63, 64, 65, 2047, 2048, 2049}) ASSERT_NO_FATAL_FAILURE(answered(1, prompt));
+  EXPECT_EQ(threads_started.load(), 0);
+}
+
 }  // namespace kdelta::test
