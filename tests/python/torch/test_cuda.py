@@ -52,7 +52,7 @@ def wide_mla():
 
 HERE = {n: c for n, c in CALLS.items() if n != "kda_decode"} | {
     "kda_wide": wide_kda, "kda_decode_wide": wide_decode, "mla_wide": wide_mla,
-    "mx_quantize_e8m0": lambda: dict(x=torch.randn(3, 64), codes=torch.empty(3, 64, dtype=torch.float8_e4m3fn),
+    "mx_quantize_fp8": lambda: dict(x=torch.randn(3, 64), codes=torch.empty(3, 64, dtype=torch.float8_e4m3fn),
                                      scale=torch.empty(3, 2, dtype=torch.uint8))}
 
 
@@ -98,6 +98,8 @@ def test_an_operator_says_what_the_cpu_says(name):
         if want.dtype in (torch.uint8, torch.int8, torch.float8_e4m3fn):  # codes, of which rounding may move a few by one
             assert (got.view(torch.uint8) != want.view(torch.uint8)).float().mean() <= 0.02
         elif want.dtype.is_floating_point:
+            assert same(got.isnan(), want.isnan())  # codes may be
+            got, want = got.nan_to_num(0), want.nan_to_num(0)
             close(got, want, 1e-4 if want.dtype == torch.float32 and "wide" not in name else 8e-3)
         else:
             assert same(got, want)
@@ -106,7 +108,10 @@ def test_an_operator_says_what_the_cpu_says(name):
 @pytest.mark.parametrize("name", HERE)
 def test_opcheck_has_nothing_to_say(name):
     operator, arguments = make(name)
-    torch.library.opcheck(getattr(torch.ops.kdelta, operator).default, (), on_cuda(arguments))
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    if any(v.dtype == torch.float8_e4m3fn for v in tensors(arguments).values()):
+        tests = tests[1:]  # the first multiplies tensors, which torch cannot with these
+    torch.library.opcheck(getattr(torch.ops.kdelta, operator).default, (), on_cuda(arguments), test_utils=tests)
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -189,7 +194,7 @@ def test_work_follows_its_producer_in_the_current_stream_without_a_wait(through)
 def test_an_argument_that_lies_elsewhere_is_refused_by_name(name, form):
     operator, arguments = make(name)
     call = getattr(torch.ops.kdelta if form == "torch.ops" else ops, operator)
-    first = next(iter(tensors(arguments)))
+    first = "sum" if operator == "attn_res" else next(iter(tensors(arguments)))
     for key in tensors(arguments):
         if key == first and form == "kdelta.ops":
             continue  # which says where the call is
