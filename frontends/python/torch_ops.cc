@@ -28,7 +28,14 @@ void expect(AOTITorchError failed, const char* what) {
     throw std::runtime_error(std::string("kdelta: ") + what + " is refused by PyTorch, expected a dense tensor");
 }
 
-// PyTorch hands standard exceptions on as Python's: ValueError, MemoryError and RuntimeError.
+// The thread's last refusal, from which kdelta/torch.py makes the exception that Python has for it. PyTorch itself
+// hands standard exceptions on as ValueError, MemoryError and RuntimeError up to 2.14, and as RuntimeError alone later.
+struct Refusal {
+  kdelta_status status = KDELTA_OK;
+  std::string message;
+};
+thread_local Refusal refusal;
+
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(std::string what) : what_(std::move(what)) {}
@@ -37,11 +44,14 @@ class OutOfMemory : public std::bad_alloc {
  private:
   std::string what_;
 };
+[[noreturn]] void refuse(kdelta_status status, const std::string& message) {
+  refusal = {status, message};
+  if (status == KDELTA_INVALID_ARGUMENT) throw std::invalid_argument(message);
+  if (status == KDELTA_OUT_OF_MEMORY) throw OutOfMemory(message);
+  throw std::runtime_error(message);
+}
 void check(kdelta_status status) {
-  if (status == KDELTA_OK) return;
-  if (status == KDELTA_INVALID_ARGUMENT) throw std::invalid_argument(kdelta_last_error());
-  if (status == KDELTA_OUT_OF_MEMORY) throw OutOfMemory(kdelta_last_error());
-  throw std::runtime_error(kdelta_last_error());
+  if (status != KDELTA_OK) refuse(status, kdelta_last_error());
 }
 
 // A key that PyTorch dispatches by: what the tensors of a call must lie on.
@@ -240,8 +250,8 @@ int32_t choice_of(const Operator& op, const Field& field, StringHandle text) {
   std::string accepted;
   for (size_t i = 0; i < field.names.size() && field.names[i] != nullptr; ++i)
     accepted += (i == 0 ? "" : ", ") + std::string(field.names[i]);
-  throw std::invalid_argument(std::string(op.name) + ": " + field.name + ": '" + given + "', expected one of " +
-                              accepted);
+  refuse(KDELTA_INVALID_ARGUMENT,
+         std::string(op.name) + ": " + field.name + ": '" + given + "', expected one of " + accepted);
 }
 
 // Takes everything off the stack first, so that nothing is lost when an argument is refused.
@@ -278,8 +288,8 @@ void fill(const Operator& op, const Taken& taken, Call& call, std::byte* args) {
       case Kind::i32: {
         const auto value = value_of<int64_t>(raw);
         if (value != static_cast<int32_t>(value))
-          throw std::invalid_argument(std::string(op.name) + ": " + f.name + ": " + std::to_string(value) +
-                                      ", expected 32 bits");
+          refuse(KDELTA_INVALID_ARGUMENT,
+                 std::string(op.name) + ": " + f.name + ": " + std::to_string(value) + ", expected 32 bits");
         put(static_cast<int32_t>(value));
         break;
       }
@@ -327,7 +337,7 @@ AtenTensorHandle like(const Operator& op, const Taken& taken, DLDevice device) {
   expect(aoti_torch_get_dtype(dtype, &type), op.dtype_of);
   std::array<int64_t, 8> strides;
   if (rank > static_cast<int64_t>(strides.size()))
-    throw std::invalid_argument(std::string(op.name) + ": " + op.shape_of + ": " + std::to_string(rank) + " axes");
+    refuse(KDELTA_INVALID_ARGUMENT, std::string(op.name) + ": " + op.shape_of + ": " + std::to_string(rank) + " axes");
   int64_t below = 1;
   for (auto i = static_cast<size_t>(rank); i-- > 0;) {
     strides[i] = below;
@@ -487,6 +497,12 @@ extern "C" __attribute__((visibility("default"))) const char* kdelta_torch_argum
   KDELTA_OPERATORS(ROW)
 #undef ROW
   return joined.empty() ? nullptr : joined.c_str();
+}
+
+// What a kernel refused last on this thread; the message stays until the next one.
+extern "C" __attribute__((visibility("default"))) const char* kdelta_torch_refusal(int32_t* status) {
+  *status = refusal.status;
+  return refusal.message.c_str();
 }
 
 namespace {

@@ -36,8 +36,8 @@ typedef enum kdelta_status {
 
 /* "invalid_argument"; "unknown" for a number that is none of them. */
 KDELTA_API const char* kdelta_status_name(int32_t status);
-/* Of the thread's last call that failed: "kda: v: shape [3, 2, 64], expected [4, 2, 64]". Never null; stays until the
- * thread's next failure. */
+/* Of the thread's last call that failed: "kda: v: shape [3, 2, 64], expected [4, 2, 64]". Never null, always
+ * UTF-8 (other bytes of yours are written as \xNN); stays until the thread's next failure. */
 KDELTA_API const char* kdelta_last_error(void);
 /* "0.1.0 (commit abc, GNU 12.2.0)". */
 KDELTA_API const char* kdelta_version(void);

@@ -6,12 +6,28 @@
 
 #include "kdelta/api/engine.h"
 #include "kdelta/core/check.h"
+#include "kdelta/io/json.h"
 
 namespace kdelta::c {
 namespace {
 
 thread_local std::string last_error;
 thread_local const char* last_error_text = "";
+
+// Names that were given come back in messages, and may be any bytes.
+std::string as_utf8(const char* message) {
+  if (is_utf8(message)) return message;
+  std::string out;
+  for (const char* c = message; *c != 0; ++c) {
+    const auto byte = static_cast<unsigned char>(*c);
+    constexpr char kHex[] = "0123456789abcdef";
+    if (byte < 0x80)
+      out += *c;
+    else
+      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -35,7 +51,7 @@ kdelta_status status_of(ErrorCode code) {
 
 kdelta_status failed(kdelta_status status, const char* message) noexcept {
   try {
-    last_error = message;
+    last_error = as_utf8(message);
     last_error_text = last_error.c_str();
   } catch (...) {  // no memory for words
     last_error_text = "out of memory";

@@ -138,6 +138,17 @@ TEST_F(CEngine, BadArgumentsAreRefusedInWords) {
   kdelta_engine_destroy(nullptr), kdelta_service_destroy(nullptr), kdelta_session_destroy(nullptr);
 }
 
+TEST(CStatus, AMessageIsUtf8WhateverBytesANameHas) {
+  const kdelta_load_options load{.model = "models/\xc3\xa9t\xff\xe9"};
+  kdelta_engine* none = nullptr;
+  EXPECT_NE(kdelta_engine_load(&load, &none), KDELTA_OK);
+  EXPECT_NE(std::string(kdelta_last_error()).find("models/\\xc3\\xa9t\\xff\\xe9"), std::string::npos)
+      << kdelta_last_error();
+  const kdelta_load_options accented{.model = "models/\xc3\xa9t"};
+  EXPECT_NE(kdelta_engine_load(&accented, &none), KDELTA_OK);
+  EXPECT_NE(std::string(kdelta_last_error()).find("models/\xc3\xa9t"), std::string::npos) << kdelta_last_error();
+}
+
 TEST_F(CEngine, ACallFromItsOwnCallbackIsRefused) {
   const auto again = [](const char*, size_t, const int32_t* tokens, size_t, void* user) -> int32_t {
     auto& self = *static_cast<CEngine*>(user);

@@ -1,8 +1,9 @@
 """Operators registered with PyTorch: torch.ops.kdelta.* after `import kdelta.torch`, or as functions of this module.
 
 Each declares what it writes and has a fake implementation, and so goes through torch.compile without a graph break. Tensors are taken as
-they are, without a copy; names and rules are those of kdelta.ops, and so are exceptions, but that what a device cannot do is a
-RuntimeError. On CUDA they run in PyTorch's current stream, and may be captured in a graph. There is no backward pass.
+they are, without a copy; names and rules are those of kdelta.ops. The functions of this module raise what those do; through torch.ops
+it is PyTorch who says which exceptions there are (a ValueError up to 2.14, a RuntimeError always later). On CUDA they run in PyTorch's
+current stream, and may be captured in a graph. There is no backward pass.
 
 `implementation` says what runs them: "stable ABI", compiled kernels on the C interface that PyTorch keeps stable from 2.10 on, or, with
 an older PyTorch, "python": kdelta.ops over DLPack, with the same bits and some 15 us more a call.
@@ -87,7 +88,6 @@ for _name, _schema in _SCHEMAS.items():
     if implementation == "python":
         for _key in ("CUDA", "CPU"):
             _library.impl(_name, _through_python(_name), _key)
-    globals()[_name] = getattr(torch.ops.kdelta, _name).default
 
 if implementation == "stable ABI":
     torch.ops.load_library(str(_KERNELS))
@@ -96,3 +96,33 @@ if implementation == "stable ABI":
     for _name in _SCHEMAS:
         if (_order(_name.encode()) or b"").decode().split(",") != _arguments(_name):
             raise ImportError(f"{_KERNELS.name} was built with another version of kdelta/torch.py: arguments of {_name} differ")
+    _refusal = ctypes.CDLL(str(_KERNELS)).kdelta_torch_refusal
+    _refusal.restype, _refusal.argtypes = ctypes.c_char_p, [ctypes.POINTER(ctypes.c_int32)]
+
+_EXCEPTIONS = {1: ValueError, 3: NotImplementedError, 4: MemoryError}  # of a kdelta_status
+
+
+def _function(name: str) -> Callable[..., Any]:
+    operator = getattr(torch.ops.kdelta, name).default
+    if implementation == "python":
+        return operator
+
+    def call(*args: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return operator(*args, **options)
+        try:
+            return operator(*args, **options)
+        except RuntimeError as error:
+            status = ctypes.c_int32()
+            message = (_refusal(status) or b"").decode()
+            if not message or message not in str(error) or status.value not in _EXCEPTIONS:
+                raise
+            raise _EXCEPTIONS[status.value](message) from None
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"{operator._schema}. kdelta.ops.{name} says what it is."
+    return call
+
+
+for _name in _SCHEMAS:
+    globals()[_name] = _function(_name)

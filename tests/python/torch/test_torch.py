@@ -226,10 +226,12 @@ def test_inductor_compiles_a_step_around_it_whole(tmp_path, monkeypatch):
 def test_wrong_arguments_are_refused_by_name_and_given_back(change, message):
     arguments = CALLS["activation"]() | change
     with pytest.raises(ValueError, match=message):
+        kdelta.torch.activation(**arguments)
+    with pytest.raises((ValueError, RuntimeError), match=message):  # PyTorch's choice
         torch.ops.kdelta.activation(**arguments)
     arguments = CALLS["activation"]() | change
     try:
-        torch.ops.kdelta.activation(**arguments)
+        kdelta.torch.activation(**arguments)
     except ValueError:
         pass
     assert arguments["gate"]._use_count() == 1
@@ -237,7 +239,21 @@ def test_wrong_arguments_are_refused_by_name_and_given_back(change, message):
 
 def test_a_count_beyond_32_bits_is_refused():
     with pytest.raises(ValueError, match="kda: n_decode: 4294967296, expected 32 bits"):
-        torch.ops.kdelta.kda(**(kda_call() | dict(n_decode=1 << 32)))
+        kdelta.torch.kda(**(kda_call() | dict(n_decode=1 << 32)))
+
+
+def test_an_exception_of_pytorchs_own_stays_what_it_is():
+    with pytest.raises(ValueError):
+        kdelta.torch.activation(torch.zeros(2, 3), torch.zeros(3, 3))
+    with pytest.raises(RuntimeError, match="missing value for argument 'up'"):
+        kdelta.torch.activation(torch.zeros(2, 3))
+
+
+def test_the_functions_of_the_module_compile_whole_as_well():
+    arguments = make("activation")[1]
+    torch._dynamo.reset()
+    got = torch.compile(lambda a: kdelta.torch.activation(**a), fullgraph=True, backend="aot_eager")(arguments)
+    assert same(got, kdelta.torch.activation(**arguments))
 
 
 def test_a_call_of_other_sizes_than_the_last_has_scratch_enough():
