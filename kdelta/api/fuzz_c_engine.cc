@@ -30,6 +30,13 @@ kdelta_engine* load() {
   return made;
 }
 
+// With memory behind it, so that any struct_size of a byte is true.
+template <class T>
+struct Longer {
+  T fields{};
+  unsigned char later[256] = {};
+};
+
 // An array for an output, with a guard behind it.
 template <class T>
 class Output {
@@ -241,7 +248,10 @@ class Session {
 
   void refused_loads() {
     const std::string text(in_.bytes(12));
-    kdelta_load_options o{.model = "models/none", .threads = static_cast<int32_t>(in_.pick(5)) - 2};
+    Longer<kdelta_load_options> longer;
+    kdelta_load_options& o = longer.fields;
+    o.model = "models/none";
+    o.threads = static_cast<int32_t>(in_.pick(5)) - 2;
     const char** const fields[] = {&o.model, &o.device, &o.dtype, &o.state_dtype, &o.isa, &o.force, &o.draft_model};
     *in_.of(fields) = in_.pick(8) == 0 ? nullptr : text.c_str();
     if (in_.pick(8) == 0) o.struct_size = in_.byte();
@@ -256,7 +266,8 @@ class Session {
   }
 
   fuzz::Input& in_;
-  kdelta_generate_options options_{};
+  Longer<kdelta_generate_options> longer_options_;
+  kdelta_generate_options& options_ = longer_options_.fields;
   std::vector<int32_t> stop_ids_;
   std::string stop_text_;
   const char* stop_ = nullptr;

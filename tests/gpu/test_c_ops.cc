@@ -25,7 +25,7 @@ Call wide_kda() {
   auto a = test::calls::connect<kdelta_kda_args>(c, "kda", kdelta_kda, kdelta_kda_workspace);
   test::calls::Maker m(c);
   const test::calls::Layout z;
-  const int64_t H = 2, W = 128;
+  const int64_t H = 1, W = 128;  // an argument has at most 1 MB
   using test::calls::kIn, test::calls::kOut;
   m.add("q", &a->q, kIn, test::kBf16, {z.T, H, W}, {3 * H * W, W, 1});
   m.add("k", &a->k, kIn, test::kBf16, {z.T, H, W});
@@ -167,7 +167,7 @@ TEST_P(COpsCudaEvery, GivesTheBitsAndTheRefusalsOfTheOpItself) {
     EXPECT_STREQ(through.op, "kda_decode") << "of K = 32 alone there is no kernel";
   }
   const auto got = a.bytes(stream), want = b.bytes(stream);
-  EXPECT_EQ(got, want);
+  EXPECT_TRUE(got == want);
   EXPECT_EQ(got != before, refused.empty());
 }
 
@@ -179,10 +179,10 @@ TEST_P(COpsCudaEvery, CanBeRecordedAndReplayed) {
   const Options options;
   const Exec ex{.device = kDevice, .stream = &stream, .options = &options};
   const Graph graph = Graph::capture(ex, [&] { EXPECT_EQ(run(recorded), KDELTA_OK) << kdelta_last_error(); });
-  EXPECT_EQ(b.bytes(stream), before);
+  EXPECT_TRUE(b.bytes(stream) == before);
   EXPECT_GE(graph.nodes().size(), 1u);
   graph.launch(stream);
-  EXPECT_EQ(b.bytes(stream), want);
+  EXPECT_TRUE(b.bytes(stream) == want);
 }
 
 TEST_P(COpsCudaEvery, RefusesByNameWhatLiesElsewhereAndWritesNothing) {
@@ -201,7 +201,7 @@ TEST_P(COpsCudaEvery, RefusesByNameWhatLiesElsewhereAndWritesNothing) {
       EXPECT_EQ(kdelta_last_error(), std::string(c.op) + ": " + a->name + ": " + words);
       a->view.device = right;
     }
-  EXPECT_EQ(there.bytes(stream), before);
+  EXPECT_TRUE(there.bytes(stream) == before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, COpsCudaEvery, testing::Range<size_t>(0, kCalls), [](const auto& of) {
@@ -214,7 +214,7 @@ TEST_F(COpsCuda, ManagedMemoryOfTheDeviceIsTaken) {
   for (auto& argument : managed.arguments) argument->view.device = {kDLCUDAManaged, 0};
   ASSERT_EQ(run(managed), KDELTA_OK) << kdelta_last_error();
   ASSERT_EQ(run(plain), KDELTA_OK) << kdelta_last_error();
-  EXPECT_EQ(a.bytes(stream), b.bytes(stream));
+  EXPECT_TRUE(a.bytes(stream) == b.bytes(stream));
 }
 
 TEST_F(COpsCuda, RowsThatAreWrongAreSkippedAndRaiseTheirBit) {
