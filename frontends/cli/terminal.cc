@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <stdexcept>
 
 #include "frontends/cli/commands.h"
@@ -67,6 +68,12 @@ Engine load_with_bar(LoadOptions options, LoadReport report) {
   options.progress = [&](int64_t done, int64_t total) {
     if (interrupted) throw std::runtime_error("interrupted");
     bar.update(done, total, "B");
+  };
+  std::optional<ProgressBar> recording;
+  options.recording = [&](int64_t done, int64_t total) {
+    if (interrupted) throw std::runtime_error("interrupted");
+    if (!recording) recording.emplace("recording", report == LoadReport::silent);
+    recording->update(done, total, "steps");
   };
   return Engine::load(options);
 }

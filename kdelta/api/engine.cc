@@ -76,6 +76,7 @@ runtime::EngineConfig engine_config(const LoadOptions& o, const LoadedModel& loa
     add_mixed_buckets(c, o.graph_tokens);
   }
   c.break_at = o.break_at;
+  c.on_recorded = o.recording;
   return c;
 }
 
@@ -330,6 +331,7 @@ Engine Engine::load(const LoadOptions& given) {
   // The engine plans, and refuses, before the checkpoint is read.
   e->engine =
       naming_force(options, [&] { return std::make_unique<runtime::Engine>(model, e->config, std::move(drafter)); });
+  e->config.on_recorded = {};
   report(e->engine->memory());
   if (!cuda)
     e->model.weights.compose([&] {

@@ -55,7 +55,8 @@ struct LoadOptions {
   std::string draft_model = {};  // directory of a smaller model of the same vocabulary; empty: looked up in the text
   int64_t prefix_snapshots = 0;  // states kept for prompts that begin alike; 0: none
   bool all_logits = false;       // for logits() and perplexity(); such an engine does not generate
-  std::function<void(int64_t done, int64_t total)> progress = {};  // bytes of the checkpoint brought into memory
+  std::function<void(int64_t done, int64_t total)> progress = {};   // bytes of the checkpoint brought into memory
+  std::function<void(int64_t done, int64_t total)> recording = {};  // sizes of steps that a CUDA device has recorded
 };
 
 // What the text of an answer must be. Of each step's tokens only those may be chosen that can still lead there, and an

@@ -90,6 +90,7 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   observe(nullptr, nullptr);
   broken_ = break_list(model.sublayers(), config.break_at);
   if (queue_) capture_buckets();
+  config_.on_recorded = {};  // the caller's business is over
 }
 
 Engine::~Engine() = default;
@@ -104,6 +105,7 @@ void Engine::capture_buckets() {
     run_recorded(builder_->build({}, false, &bucket), bucket, recording);
     queue_->finish();
     recordings_.push_back(std::move(recording));
+    if (config_.on_recorded) config_.on_recorded(std::ssize(recordings_), std::ssize(config_.buckets));
   }
 }
 

@@ -31,6 +31,8 @@ struct EngineConfig {
   // On a CUDA device: sublayers that are no part of what is captured of a mixed bucket, beside those that ask for that
   // (Sublayer::breaks).
   std::vector<std::string> break_at;
+  // Called behind each bucket that is captured at start; what it throws ends the start.
+  std::function<void(int64_t done, int64_t total)> on_recorded;
   bool all_logits = false;       // logits of every token, not only of the last (logits, perplexity)
   Communicator* comm = nullptr;  // of the ranks that hold the model's other parts; null: none. Outlives the engine
   Options options;

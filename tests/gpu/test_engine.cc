@@ -212,8 +212,13 @@ TEST(CudaEngineDoor, AnswersThroughThePublicDoorEqualTheProcessors) {
   o.device = "cuda";
   int64_t reported = 0;
   o.progress = [&](int64_t done, int64_t) { reported = done; };
+  std::vector<std::pair<int64_t, int64_t>> recorded;
+  o.recording = [&](int64_t done, int64_t total) { recorded.emplace_back(done, total); };
   Engine cuda = Engine::load(o);
   EXPECT_GT(reported, 1 << 20) << "weights are uploaded with progress";
+  // Steps of 1, 2 and 4 sequences, with drafts and without.
+  ASSERT_EQ(recorded.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(recorded[i], (std::pair<int64_t, int64_t>(static_cast<int64_t>(i) + 1, 6)));
   EXPECT_NE(cuda.device_summary().find("cuda:0"), std::string::npos) << cuda.device_summary();
   EXPECT_EQ(cuda.memory().draft_states, "records") << "the lighter way, as on the processor";
   GenerateOptions g;
