@@ -97,13 +97,17 @@ void add_grouped(const std::string& variant, const Shape3& s, int64_t T) {
        }});
 }
 
-// Expert projections of Kimi-Linear-48B (bf16) and of Kimi K3 (MXFP4, and MXFP8 for comparison, on one of eight ranks).
+// Expert projections of Kimi-Linear-48B (bf16) and of Kimi K3 (MXFP4, whole and as one of eight ranks
+// has them by width; MXFP8 for comparison, whole experts of one of eight ranks).
 constexpr Shape3 kShapes[] = {
     {"linear gate+up", DType::bf16, 256, 8, 1024, 2304, true, true},
     {"linear up", DType::bf16, 256, 8, 1024, 2304, true},
     {"linear down", DType::bf16, 256, 8, 2304, 1024, false},
     {"k3 up", DType::f4_e2m1, 896, 16, 3072, 3584, true},
     {"k3 down", DType::f4_e2m1, 896, 16, 3584, 3072, false},
+    {"k3 gate+up", DType::f4_e2m1, 896, 16, 3072, 3584, true, true},
+    {"k3 rank gate+up", DType::f4_e2m1, 896, 16, 384, 3584, true, true},
+    {"k3 rank down", DType::f4_e2m1, 896, 16, 3584, 384, false},
     {"mxfp8 up", DType::f8_e4m3, 112, 2, 3072, 3584, true},
 };
 
@@ -113,8 +117,10 @@ KDELTA_GPU_BENCH(grouped_linear) {
       for (int64_t T : {1, 8, 64, 512, 2048, 8192}) {
         // The parity path, a look at its cost; the row for many pairs takes no few; the exact row serves them too.
         if (variant == "cuda" && (T != 8 || s.w != DType::bf16)) continue;
-        if (s.gated && ((variant != "cuda_stream" && variant != "cuda_pairs") || T > 64)) continue;
+        const bool gates = variant == "cuda_stream" || variant == "cuda_pairs" || variant == "cuda_fp4";
+        if (s.gated && (!gates || T > 64)) continue;
         if (variant == "cuda_pairs" && (T > 2 || s.w == DType::f4_e2m1)) continue;
+        if (variant == "cuda_fp4" && s.w != DType::f4_e2m1) continue;
         if (variant == "cuda_gemm" && T * s.chosen <= (s.w == DType::bf16 ? 8 : 16) * s.E) continue;
         add_grouped(variant, s, T);
       }

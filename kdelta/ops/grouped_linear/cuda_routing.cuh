@@ -59,11 +59,23 @@ __device__ __forceinline__ Tile find_tile(const Routing& r, int64_t slot) {
   if (threadIdx.x == 0) found[0] = -1;
   __syncthreads();
   int wrong = 0;
-  for (int64_t e = threadIdx.x; e <= r.E; e += blockDim.x) {
-    const int64_t begin = r.begin[e], end = e < r.E ? r.begin[e + 1] : r.P;
-    wrong |= end < begin || (e == 0 && begin != 0);
-    const int64_t first = first_pair(slot, r.by_pair, e, begin, end, kTile);
-    if (first >= 0) found[0] = e, found[1] = first, found_count = static_cast<int>(min(int64_t{kTile}, end - first));
+  constexpr int kTogether = 8;  // boundaries of a thread on their way at once: a block begins with this wait
+  for (int64_t from = threadIdx.x; from <= r.E; from += kTogether * int64_t{blockDim.x}) {
+    int64_t begin[kTogether], end[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int64_t e = from + i * int64_t{blockDim.x};
+      begin[i] = e <= r.E ? r.begin[e] : 0, end[i] = e < r.E ? r.begin[e + 1] : r.P;
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int64_t e = from + i * int64_t{blockDim.x};
+      if (e > r.E) break;
+      wrong |= end[i] < begin[i] || (e == 0 && begin[i] != 0);
+      const int64_t first = first_pair(slot, r.by_pair, e, begin[i], end[i], kTile);
+      if (first >= 0)
+        found[0] = e, found[1] = first, found_count = static_cast<int>(min(int64_t{kTile}, end[i] - first));
+    }
   }
   wrong = __syncthreads_or(wrong);
   if (wrong == 0) return {found[0], found[1], found_count};

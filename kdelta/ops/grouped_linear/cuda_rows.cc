@@ -9,6 +9,12 @@ int64_t grouped::stream_pairs(const GroupedLinearDesc& d) {
   return d.P <= 4 * d.E ? 8 : 16;
 }
 
+// Sums do not depend on it: choices may.
+int64_t grouped::fp4_pairs(const GroupedLinearDesc& d) {
+  if (2 * d.P <= 3 * d.E) return 4;
+  return d.P <= 4 * d.E || d.K > 3840 ? 8 : 16;  // 16 of more columns do not fit shared memory
+}
+
 int64_t grouped::gemm_pairs(DType weights) {
   return weights == DType::bf16 ? 256 : 128;
 }
@@ -30,8 +36,14 @@ const char* grouped_linear_refuse_pairs(const GroupedLinearDesc& d) {
   if (d.gated && d.out != DType::bf16) return "gated: outputs other than bf16";
   if (d.exact) return "exact: its sums have another order than those of more pairs";
   // Measured: 68 us where cuda_stream takes 40, of one token in 16 experts of 3072 x 3584.
-  if (d.w == DType::f4_e2m1) return "FP4: cuda_stream unpacks codes faster";
+  if (d.w == DType::f4_e2m1) return "FP4: cuda_fp4 and cuda_stream unpack codes faster";
   return d.P > 16 ? "more than 16 pairs: experts would be read more than once" : nullptr;
+}
+
+const char* grouped_linear_refuse_fp4(const GroupedLinearDesc& d) {
+  if (d.w != DType::f4_e2m1) return "w is not MXFP4";
+  if (const char* reason = grouped_linear_refuse_stream(d)) return reason;
+  return d.scale_words ? nullptr : "scales of which four do not begin at 4 bytes";
 }
 
 const char* grouped_linear_refuse_gemm(const GroupedLinearDesc& d) {

@@ -25,6 +25,16 @@ constexpr int64_t first_pair(int64_t slot, bool by_pair, int64_t expert, int64_t
   return at >= begin && at < end && (at - begin) % tile == 0 ? at : -1;
 }
 
+// Tiles of rows that a block of cuda_fp4 does one behind the other, of `tiles` in all, idle ones counted, where
+// `resident` blocks run at once. Finding the expert and its pairs takes a block as long as most of a tile, so all
+// blocks run at once if that is possible with few tiles a block; if not, there are several rounds of them, and the last
+// is a small part of all.
+constexpr int64_t fp4_tiles(int64_t tiles, int64_t resident) {
+  constexpr int64_t kMostAtOnce = 16, kInRounds = 8;
+  const int64_t at_once = (tiles + resident - 1) / resident;
+  return at_once <= kMostAtOnce ? at_once : kInRounds;
+}
+
 // A table of the experts' addresses.
 constexpr int64_t table_bytes(int64_t experts) {
   return 32 * experts;

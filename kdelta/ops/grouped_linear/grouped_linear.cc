@@ -87,6 +87,13 @@ bool is_aligned(const GroupedLinearArgs& a) {
   return aligned;
 }
 
+bool has_scale_words(const GroupedLinearArgs& a) {
+  for (const auto all : {a.w, a.up_w})
+    for (const Matrix& w : all)
+      if (reinterpret_cast<uintptr_t>(w.scale) % 4 != 0 || w.scale_row_bytes % 4 != 0) return false;
+  return true;
+}
+
 // Whether one step leads from every expert to the next, a whole number of rows.
 bool is_even(std::span<const Matrix> w) {
   const auto distance = [](const void* from, const void* to) {
@@ -152,7 +159,8 @@ GroupedLinearDesc describe(const Exec& ex, const GroupedLinearArgs& a) {
   const Matrix& w = a.w[0];
   GroupedLinearDesc d{target_of(ex), a.x.dtype, w.dtype, a.out.dtype, a.out.dim(0), static_cast<int64_t>(a.w.size()),
                       w.cols,        w.rows};
-  d.aligned = is_aligned(a), d.even = is_even(a.w), d.exact = ex.options->exact, d.gated = !a.up_w.empty();
+  d.aligned = is_aligned(a), d.scale_words = has_scale_words(a), d.even = is_even(a.w), d.exact = ex.options->exact,
+  d.gated = !a.up_w.empty();
   return d;
 }
 

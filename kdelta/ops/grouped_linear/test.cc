@@ -262,11 +262,14 @@ TEST(GroupedLinearChoice, OfCudaRowsGoesByPairsAnExpertLayoutAndExactness) {
   EXPECT_EQ(first([](auto& d) { d.P = 17; }), "cuda_stream");
   EXPECT_EQ(first([](auto& d) { d.P = 8, d.gated = true, d.target.device = DeviceKind::cuda; }), "cuda_pairs");
   EXPECT_EQ(first([](auto& d) { d.P = 8, d.exact = true; }), "cuda_stream");
-  EXPECT_EQ(first([](auto& d) { d.P = 8, d.w = DType::f4_e2m1; }), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.P = 8, d.w = DType::f4_e2m1; }), "cuda_fp4");
   EXPECT_EQ(first([](auto& d) { d.P = 65536; }), "cuda_gemm");
   EXPECT_EQ(first([](auto& d) { d.P = 8 * 256; }), "cuda_stream");
   EXPECT_EQ(first([](auto& d) { d.P = 8 * 256 + 1; }), "cuda_gemm");
-  EXPECT_EQ(first([](auto& d) { d.w = DType::f4_e2m1, d.P = 16 * 256; }), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.w = DType::f4_e2m1, d.P = 16 * 256; }), "cuda_fp4");
+  EXPECT_EQ(first([](auto& d) { d.w = DType::f4_e2m1, d.scale_words = false; }), "cuda_stream");
+  EXPECT_EQ(first([](auto& d) { d.w = DType::f4_e2m1, d.exact = true; }), "cuda_fp4");
+  EXPECT_EQ(first([](auto& d) { d.w = DType::f8_e4m3; }), "cuda_stream");
   EXPECT_EQ(first([](auto& d) { d.P = 65536, d.exact = true; }), "cuda_stream");
   EXPECT_EQ(first([](auto& d) { d.P = 65536, d.even = false; }), "cuda_stream");
   EXPECT_EQ(first([](auto& d) { d.P = 65536, d.N = 1000; }), "cuda_stream");

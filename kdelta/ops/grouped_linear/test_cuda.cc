@@ -253,6 +253,24 @@ TEST(GroupedLinearCuda, EqualsTheReferenceAtTheSizesOfALayer) {
   check<bf16, bf16>({.w = DType::f8_e4m3, .E = 5, .P = 300, .N = 130, .K = 1024, .counts = routings(5, 290)});
 }
 
+// The forms of cuda_fp4: 4, 8 and 16 pairs a block; an odd number of steps; blocks with one, with several and with a
+// part of a tile of rows; scales of which four begin at 4 bytes, and others.
+TEST(GroupedLinearCuda, MxFp4WithFewPairsEqualsTheReferenceInEveryForm) {
+  const DType f4 = DType::f4_e2m1;
+  for (int64_t K : {128, 256, 384, 1152})
+    for (const auto& [E, P] : {std::pair<int64_t, int64_t>{40, 16}, {40, 60}, {12, 48}, {6, 90}})
+      check<bf16, bf16>({.w = f4, .E = E, .P = P, .N = 200, .K = K, .counts = routings(E, P - 1)});
+  // Thousands of tiles, several a block.
+  for (const auto& [E, P] : {std::pair<int64_t, int64_t>{300, 200}, {100, 390}, {30, 300}})
+    check<bf16, bf16>({.w = f4, .E = E, .P = P, .N = 1000, .K = 128, .counts = routings(E, P)});
+  check<bf16, bf16>({.w = f4, .E = 30, .P = 20, .N = 3584, .K = 384, .counts = routings(30, 20)});
+  check<bf16, bf16>({.w = f4, .E = 3, .P = 40, .N = 40, .K = 3840, .counts = routings(3, 40)});
+  check<bf16, bf16>({.w = f4, .E = 3, .P = 40, .N = 40, .K = 3968, .counts = routings(3, 40)});
+  check<bf16, bf16>({.w = f4, .E = 3, .P = 40, .N = 40, .K = 6144, .counts = routings(3, 40)});
+  for (int64_t gap : {32, 34})
+    check<bf16, bf16>({.w = f4, .E = 7, .P = 6, .N = 48, .K = 256, .counts = routings(7, 6), .w_gap = gap});
+}
+
 // Outputs and columns are whole tiles here, as the row for many pairs an expert wants them.
 TEST(GroupedLinearCuda, ManyPairsAnExpertEqualTheReferenceAtEveryTileEdge) {
   for (DType w : {DType::bf16, DType::f8_e4m3, DType::f8_e5m2, DType::f4_e2m1}) {
@@ -279,7 +297,8 @@ TEST(GroupedLinearCuda, ManyPairsAnExpertEqualTheReferenceAtEveryTileEdge) {
 TEST(GroupedLinearCuda, APairsBitsDoNotDependOnItsCompany) {
   constexpr int64_t E = 4, P = 150, N = 130, K = 1024, kAlone = 3;
   for (DType w : {DType::bf16, DType::f8_e4m3, DType::f4_e2m1})
-    for (const char* row : {"cuda_stream", "cuda"}) {
+    for (const char* row : {"cuda_stream", "cuda_fp4", "cuda"}) {
+      if (w != DType::f4_e2m1 && std::string_view(row) == "cuda_fp4") continue;
       SCOPED_TRACE(str(dtype_name(w), " ", row));
       Problem<bf16, float> p({.w = w, .E = E, .P = P, .N = N, .K = K, .counts = {{40, 3, 0, 107}}});
       const int64_t pairs[kAlone] = {7, 41, 149}, experts[kAlone] = {0, 1, 3};
@@ -352,8 +371,11 @@ TEST(GroupedLinearCuda, OnePassOfGateAndUpHasTheBitsOfTwoCallsAndAnActivation) {
         activation(ex,
                    {.kind = gate, .beta = 1.5f, .linear_beta = 2, .gate = at(apart), .up = at(up), .out = at(apart)});
       };
-      ASSERT_TRUE(p.c.run_row("grouped_linear", "cuda_stream")) << p.c.refused;
-      EXPECT_EQ(std::memcmp(&apart[0], &p.out[0], P * N * sizeof(bf16)), 0);
+      for (const char* row : {"cuda_stream", "cuda_fp4"}) {
+        if (w != DType::f4_e2m1 && std::string_view(row) == "cuda_fp4") continue;
+        ASSERT_TRUE(p.c.run_row("grouped_linear", row)) << p.c.refused;
+        EXPECT_EQ(std::memcmp(&apart[0], &p.out[0], P * N * sizeof(bf16)), 0) << row;
+      }
     }
 }
 

@@ -56,5 +56,16 @@ TEST(GroupedSlots, GrowWithPairsByTilesAndNeverExceedTheCapacities) {
   EXPECT_EQ(slots_of(0, 4, 8).count, 0);
 }
 
+TEST(GroupedSlots, BlocksOfFp4RunAllAtOnceWithFewTilesEachOrInRounds) {
+  constexpr int64_t kResident = 528;
+  EXPECT_EQ(fp4_tiles(1, kResident), 1);
+  EXPECT_EQ(fp4_tiles(528, kResident), 1);
+  EXPECT_EQ(fp4_tiles(16 * 96, kResident), 3);    // one token of Kimi K3
+  EXPECT_EQ(fp4_tiles(128 * 48, kResident), 12);  // eight
+  EXPECT_EQ(fp4_tiles(16 * 528, kResident), 16);
+  EXPECT_EQ(fp4_tiles(16 * 528 + 1, kResident), 8);
+  EXPECT_EQ(fp4_tiles(1024 * 48, kResident), 8);
+}
+
 }  // namespace
 }  // namespace kdelta::grouped

@@ -11,10 +11,11 @@ struct GroupedLinearDesc {
   Target target;
   DType x = DType::f32, w = DType::f32, out = DType::f32;
   int64_t P = 0, E = 0, K = 0, N = 0;
-  bool aligned = true;  // rows of x and of every expert begin at 16 bytes
-  bool even = true;     // experts lie at equal distances, whole rows apart
-  bool exact = false;   // a pair's bits must not depend on the number of pairs
-  bool gated = false;   // with up_w
+  bool aligned = true;      // rows of x and of every expert begin at 16 bytes
+  bool scale_words = true;  // four scales, of a row and a step of cuda_fp4, begin at 4 bytes
+  bool even = true;         // experts lie at equal distances, whole rows apart
+  bool exact = false;       // a pair's bits must not depend on the number of pairs
+  bool gated = false;       // with up_w
 };
 
 using GroupedLinearVariant = Variant<GroupedLinearArgs, GroupedLinearDesc>;
@@ -34,8 +35,10 @@ const char* grouped_linear_refuse_mma(const GroupedLinearDesc& d);
 const char* grouped_linear_refuse_pairs(const GroupedLinearDesc& d);
 const char* grouped_linear_refuse_stream(const GroupedLinearDesc& d);
 const char* grouped_linear_refuse_gemm(const GroupedLinearDesc& d);
+const char* grouped_linear_refuse_fp4(const GroupedLinearDesc& d);
 namespace grouped {
 int64_t stream_pairs(const GroupedLinearDesc& d);  // of a block of cuda_stream
+int64_t fp4_pairs(const GroupedLinearDesc& d);     // of a block of cuda_fp4: 4, 8 or 16
 int64_t gemm_pairs(DType weights);                 // of a tile of cuda_gemm, at most
 }  // namespace grouped
 // The table of experts that do not lie at equal distances.

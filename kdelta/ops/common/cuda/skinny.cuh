@@ -25,10 +25,6 @@ inline int skinny_warps(int64_t K) {
 }
 inline constexpr int kPartialStride = kSkinnyRows + 4;  // floats of a token in a segment's sums: no bank conflicts
 
-// With the 128 bytes around them asked of the L2.
-__device__ __forceinline__ void copy16_of_line(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
-}
 // How a warp's steps are laid out in shared memory: 16-byte words of 32 lanes, those of two weight rows and, beyond
 // eight tokens, of the tokens. A lane reads what it copied itself, so nobody waits for anybody. Up to eight tokens are
 // read through L1: copied past it by every lane, one token took longer than eight, for the L2 was asked for its few

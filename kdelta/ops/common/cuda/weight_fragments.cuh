@@ -27,6 +27,16 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint32_t load_shared_byte(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
 __device__ __forceinline__ uint32_t load_cached_byte(const uint8_t* p) {
   uint32_t v;
   asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -112,6 +122,11 @@ struct WeightFormat<DType::f4_e2m1> {
   static constexpr uint32_t kMostScale = 128;
 
   __device__ static __forceinline__ bool special(const uint4&, uint32_t scale) { return scale > kMostScale; }
+  // A code in the low four bits of either half, and the same shifted by four: copies 6 bits apart, summed.
+  __device__ static __forceinline__ uint32_t halves(uint32_t codes, int shift, uint32_t scale) {
+    return multiply_pair((codes & 0x000f000fu << shift) * (0x1040u >> shift) & 0x81c081c0u,
+                         (scale + 126) * 0x00800080u);
+  }
   // Two codes whose signs are shifted to bits 15 and 31 and whose magnitudes to bits 6 and 22.
   __device__ static __forceinline__ uint32_t scaled(uint32_t sign, uint32_t magnitude, uint32_t scale) {
     return multiply_pair((sign & 0x80008000u) | (magnitude & 0x01c001c0u), (scale + 126) * 0x00800080u);
@@ -127,11 +142,10 @@ struct WeightFormat<DType::f4_e2m1> {
     const uint32_t w = word_of(raw, i);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int bit = 4 * j;  // sign to bit 15, magnitude to bits 8 to 6
       if constexpr (kSlow)
-        out[j] = slow_pair<DType::f4_e2m1>(w >> bit & 15, w >> (bit + 16) & 15, scale);
+        out[j] = slow_pair<DType::f4_e2m1>(w >> (4 * j) & 15, w >> (4 * j + 16) & 15, scale);
       else
-        out[j] = scaled(w << (12 - bit), bit <= 6 ? w << (6 - bit) : w >> (bit - 6), scale);
+        out[j] = halves(j < 2 ? w : w >> 8, j % 2 * 4, scale);
     }
   }
 };
