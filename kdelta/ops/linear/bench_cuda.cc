@@ -14,32 +14,40 @@ std::shared_ptr<Buffer> scales(int64_t bytes) {
   return gpu_bench::uploaded(std::vector<uint8_t>(static_cast<size_t>(bytes), 122));
 }
 
-void add_linear(const std::string& variant, DType w, const Shape3& s) {
+void add_linear(const std::string& variant, DType w, const Shape3& s, const MxInput& input = {}) {
   const LinearArgs shape{.x = AnyConstView(nullptr, DType::bf16, {s.T, s.K}),
                          .w = dense_matrix(nullptr, w, s.N, s.K),
                          .out = AnyView(nullptr, DType::bf16, {s.T, s.N})};
-  gpu_bench::add({.op = "linear",
-                  .variant = variant,
-                  .shape = str("T=", s.T, " N=", s.N, " K=", s.K, " w ", dtype_name(w)),
-                  .cost = linear_cost(shape),
-                  .roof = gpu_bench::RoofKind::read,
-                  .make = [=](int sets) {
-                    const int64_t row = shape.w.row_bytes, scale_row = shape.w.scale_row_bytes;
-                    auto weights = gpu_bench::filled(sets * s.N * row), x = gpu_bench::filled(sets * s.T * s.K * 2),
-                         out = gpu_bench::filled(sets * s.T * s.N * 2), scale = scales(s.N * scale_row);
-                    return [=](const Exec& ex, int set) {
-                      const auto* data = static_cast<const uint8_t*>(weights->data()) + set * s.N * row;
-                      linear(ex, {.x = x->view(DType::bf16, {sets * s.T, s.K}).rows(set * s.T, s.T),
-                                  .w = dense_matrix(data, w, s.N, s.K, static_cast<const uint8_t*>(scale->data())),
-                                  .out = out->view(DType::bf16, {sets * s.T, s.N}).rows(set * s.T, s.T)});
-                    };
-                  }});
+  gpu_bench::add(
+      {.op = "linear",
+       .variant = variant,
+       .shape = str("T=", s.T, " N=", s.N, " K=", s.K, " w ", dtype_name(w), input.quantised() ? " x to F8_E4M3" : ""),
+       .cost = linear_cost(shape),
+       .roof = gpu_bench::RoofKind::read,
+       .make = [=](int sets) {
+         const int64_t row = shape.w.row_bytes, scale_row = shape.w.scale_row_bytes;
+         auto weights = gpu_bench::filled(sets * s.N * row), x = gpu_bench::filled(sets * s.T * s.K * 2),
+              out = gpu_bench::filled(sets * s.T * s.N * 2), scale = scales(s.N * scale_row);
+         return [=](const Exec& ex, int set) {
+           const auto* data = static_cast<const uint8_t*>(weights->data()) + set * s.N * row;
+           Matrix m = dense_matrix(data, w, s.N, s.K, static_cast<const uint8_t*>(scale->data()));
+           m.input = input;
+           linear(ex, {.x = x->view(DType::bf16, {sets * s.T, s.K}).rows(set * s.T, s.T),
+                       .w = m,
+                       .out = out->view(DType::bf16, {sets * s.T, s.N}).rows(set * s.T, s.T)});
+         };
+       }});
 }
 
 // Projections of Kimi K3 at 12 heads a rank: q|k|v, f_a, f_b, the output; and of Kimi-Linear.
 KDELTA_GPU_BENCH(linear) {
   for (const std::string& variant : gpu_bench::cuda_variants(linear_variants())) {
     const bool plain = variant == "cuda", many = variant == "cuda_wgmma";
+    if (many || variant == "cuda_fp8")  // W8A8: bf16 inputs are quantised on the way
+      for (int64_t N : {4608, 7168})
+        for (int64_t T : {32, 64, 256, 1024, 4096})
+          add_linear(variant, DType::f8_e4m3, {T, N, 7168}, {DType::f8_e4m3, MxScaleRule::floor});
+    if (variant == "cuda_fp8") continue;
     for (DType w : {DType::bf16, DType::f8_e4m3, DType::f4_e2m1})
       for (int64_t T : {1, 2, 4, 8, 16, 64, 256, 1024, 8192}) {
         if (plain && (T > 64 || w != DType::bf16)) continue;  // the parity path: a look at its cost is enough

@@ -17,6 +17,20 @@ int64_t linear_cuda_wgmma_scratch(const LinearDesc& d) {
   return gemm_scratch_bytes(d.target.multiprocessors);
 }
 
+const char* linear_cuda_fp8_refuse(const LinearDesc& d) {
+  if (d.input != DType::f8_e4m3) return "inputs are not quantised to E4M3";
+  if (d.w != DType::f8_e4m3) return "w is not E4M3";
+  if (d.exact) return "exact mode: its sums depend on the number of tokens";
+  if (d.x != DType::bf16) return "values of x are f32: products and sums stay fp32";
+  if (!d.bf16_out) return "outputs are f32: sums of 32 products keep 14 bits";
+  if (d.T <= kMostCodesTokens) return "few tokens: reading the weights is what takes time";
+  if (!d.out_words) return "outputs whose rows do not begin at 4 bytes";
+  return d.aligned && d.codes_aligned ? nullptr : "rows that do not begin at 16 bytes";
+}
+int64_t linear_cuda_fp8_scratch(const LinearDesc& d) {
+  return fp8_scratch(d.T, d.K, d.target.multiprocessors).bytes;
+}
+
 const char* linear_cuda_mma_refuse(const LinearDesc& d) {
   if (d.x != DType::bf16) return "x is f32: products and sums stay fp32";
   if (d.w == DType::f32) return "w is f32";

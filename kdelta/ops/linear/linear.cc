@@ -80,17 +80,29 @@ bool begins_at(const AnyConstView& v, int bytes) {
 }
 
 LinearDesc describe(const Exec& ex, const LinearArgs& a) {
-  LinearDesc d{target_of(ex), a.x.dtype, a.w.dtype, a.out.dtype, a.x.dim(0), a.w.cols, a.w.rows};
-  d.aligned = begins_at(a.x, 16) && begins_at(a.w.data, a.w.row_bytes, 16);
+  const DType x = is_codes(a.x) ? a.out.dtype : a.x.dtype;  // of the values that are multiplied
+  LinearDesc d{target_of(ex), x, a.w.dtype, a.out.dtype, a.x.dim(0), a.w.cols, a.w.rows};
+  const bool quantised = is_mx_input(a.x, a.w.input);
+  if (quantised) d.input = is_codes(a.x) ? a.x.dtype : a.w.input.format;
+  d.codes_aligned = !is_codes(a.x) || begins_at(a.x, 16);
+  d.aligned = (quantised || begins_at(a.x, 16)) && begins_at(a.w.data, a.w.row_bytes, 16);  // values lie in scratch
+  d.bf16_out = a.out.dtype == DType::bf16;
   d.out_words = begins_at(a.out, 4);
   for (const LinearPart& p : a.more) {
     d.N += p.w.rows;
     d.aligned = d.aligned && begins_at(p.w.data, p.w.row_bytes, 16);
     d.out_words = d.out_words && begins_at(p.out, 4);
     d.aligned = d.aligned && (p.x.null() || begins_at(p.x, 16));
+    d.bf16_out = d.bf16_out && p.out.dtype == DType::bf16;
   }
   d.exact = ex.options->exact;
   return d;
+}
+
+// Whether the row that serves the call takes codes. A plan is made for any row.
+bool multiplies_codes(const Exec& ex, const LinearDesc& d) {
+  if (ex.planning || d.input != DType::f8_e4m3) return false;
+  return std::string_view(choose("linear", linear_variants(), d, *ex.options).name) == "cuda_fp8";
 }
 
 }  // namespace
@@ -162,13 +174,14 @@ void linear(const Exec& ex, const LinearArgs& args) {
       !takes_own_inputs(ex, args))
     return split_by_inputs(ex, args);
   Arena::Scope scope(*ex.scratch);
+  const LinearDesc desc = describe(ex, args);
   LinearArgs product = args;
-  if (is_mx_input(args.x, args.w.input)) {
-    const AnyView values = ex.scratch->take(is_codes(args.x) ? args.out.dtype : args.x.dtype, args.x.shape);
+  if (is_mx_input(args.x, args.w.input) && !multiplies_codes(ex, desc)) {
+    const AnyView values = ex.scratch->take(desc.x, args.x.shape);
     mx_input_values(ex, args.x, args.x_scale, args.w.input, values);
     product.x = values;
   }
-  run_op(ex, "linear", linear_variants(), product, describe(ex, product), linear_cost(args));
+  run_op(ex, "linear", linear_variants(), product, desc, linear_cost(args));
 }
 
 }  // namespace kdelta

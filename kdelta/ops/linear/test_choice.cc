@@ -53,6 +53,31 @@ TEST(LinearCudaChoice, TakesTheQuickRowForWhatItTakes) {
   }
 }
 
+// cuda_fp8 measured slower than cuda_wgmma, so it is behind it; --force finds it.
+TEST(LinearCudaChoice, TakesValuesOfCodesUnlessTheRowOfCodesIsForced) {
+  const auto takes = [](const LinearDesc& d) { return linear_cuda_fp8_refuse(d) == nullptr; };
+  for (int64_t T : kTokens) {
+    LinearDesc d = call(DType::bf16, DType::f8_e4m3, T);
+    d.input = DType::f8_e4m3;
+    EXPECT_EQ(cuda_choice(d), T <= most_skinny_tokens(d.w) ? "cuda_mma" : "cuda_wgmma") << T;
+    EXPECT_EQ(takes(d), T > kMostCodesTokens) << T;
+    const auto otherwise = [&](auto change) {
+      LinearDesc other = d;
+      change(other);
+      EXPECT_FALSE(takes(other));
+    };
+    otherwise([](LinearDesc& o) { o.input = DType::f8_e5m2; });
+    otherwise([](LinearDesc& o) { o.input = DType::bf16; });
+    otherwise([](LinearDesc& o) { o.w = DType::f4_e2m1; });
+    otherwise([](LinearDesc& o) { o.x = DType::f32; });
+    otherwise([](LinearDesc& o) { o.bf16_out = false; });
+    otherwise([](LinearDesc& o) { o.codes_aligned = false; });
+    otherwise([](LinearDesc& o) { o.aligned = false; });
+    otherwise([](LinearDesc& o) { o.out_words = false; });
+    otherwise([](LinearDesc& o) { o.exact = true; });
+  }
+}
+
 TEST(LinearGemmPlan, SplitsColumnsOnlyWhereAllTilesRunAtOnceAndTheirSumsFitTheScratch) {
   for (int multiprocessors : {1, 78, 132})
     for (int64_t row_tiles : {1, 2, 12, 36, 56, 1280})
@@ -78,6 +103,27 @@ TEST(LinearGemmPlan, FillsTheDeviceWhenTokensAreFew) {
   }
   EXPECT_EQ(gemm_plan(8192, 36, 112, 132).splits, 1);
   EXPECT_EQ(gemm_plan(8192, 36, 112, 132).tokens, 256);
+}
+
+TEST(LinearFp8Plan, SplitsFitTheScratchAndCodesAndScalesHaveRoomBehindThem) {
+  for (int multiprocessors : {1, 132})
+    for (int64_t row_tiles : {1, 36, 56, 1280})
+      for (int64_t K : {32, 160, 1024, 7168})
+        for (int64_t T : kTokens) {
+          SCOPED_TRACE(str(multiprocessors, " ", row_tiles, " ", K, " ", T));
+          const int64_t steps = (K + 127) / 128;
+          const GemmPlan plan = fp8_plan(T, row_tiles, steps, multiprocessors);
+          const Fp8Scratch at = fp8_scratch(T, K, multiprocessors);
+          const int64_t token_tiles = (T + plan.tokens - 1) / plan.tokens;
+          EXPECT_TRUE(plan.tokens == 64 || plan.tokens == 128);
+          EXPECT_LE(plan.splits, steps);
+          if (plan.splits > 1) {
+            EXPECT_LE(row_tiles * token_tiles * plan.splits, multiprocessors);
+          }
+          EXPECT_TRUE(at.codes % 256 == 0 && at.records % 256 == 0);
+          EXPECT_GE(at.records - at.codes, T * K);
+          EXPECT_GE(at.bytes - at.records, token_tiles * steps * (plan.tokens * 16 + 16));
+        }
 }
 
 }  // namespace

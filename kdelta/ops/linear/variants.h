@@ -14,6 +14,11 @@ struct LinearDesc {
   bool aligned = false;    // every row of x and of the matrices begins at 16 bytes
   bool out_words = false;  // every row of a bf16 output begins at 4 bytes
   bool exact = false;      // Options::exact
+  // Of inputs that are quantised: the format (else bf16), whether rows begin at 16 bytes if they are codes, and the
+  // type of an x to be quantised.
+  DType input = DType::bf16;
+  bool codes_aligned = true;
+  bool bf16_out = true;  // every output is bf16
 };
 
 using LinearVariant = Variant<LinearArgs, LinearDesc>;
@@ -27,6 +32,8 @@ int64_t linear_pack_scratch(const LinearDesc& d);
 int64_t linear_tile_scratch(const LinearDesc& d);
 const char* linear_cuda_wgmma_refuse(const LinearDesc& d);
 int64_t linear_cuda_wgmma_scratch(const LinearDesc& d);
+const char* linear_cuda_fp8_refuse(const LinearDesc& d);
+int64_t linear_cuda_fp8_scratch(const LinearDesc& d);
 const char* linear_cuda_mma_refuse(const LinearDesc& d);
 
 #define KDELTA_VARIANT(name, needs, refuse, scratch) \

@@ -133,6 +133,22 @@ __device__ __forceinline__ void transpose8x8(float& a, float& b) {
   a = __uint_as_float(__byte_perm(low, high, 0x5410)), b = __uint_as_float(__byte_perm(low, high, 0x7632));
 }
 
+// A warp's sums, of 16 weight rows from `row` of the tile on, to where they go.
+template <int kColumns, class Work, class Item>
+__device__ __forceinline__ void put_sums(const Work& work, const Item& item, int row, float (&sum)[kColumns / 2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
+  work.with_sink(item, row + 2 * q, g, [&](const auto& sink) {
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float a = sum[4 * j + 2 * h], b = sum[4 * j + 2 * h + 1];
+        transpose8x8(a, b);
+        sink.put(8 * h, 8 * j, a, b);
+      }
+  });
+}
+
 // One item of a warpgroup: 64 weight rows x kColumns tokens.
 template <DType kFormat, int kColumns, class Shape, class Work, class Item>
 __device__ __forceinline__ void multiply_item(const Work& work, const Item& item, uint32_t ring, uint64_t* full,
@@ -197,16 +213,7 @@ __device__ __forceinline__ void multiply_item(const Work& work, const Item& item
   wgmma_wait<0>();
   wgmma_done(sum);
   if (lane == 0) barrier_arrive(empty + previous);
-  work.with_sink(item, tile_row - g + 2 * q, g, [&](const auto& sink) {
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float a = sum[4 * j + 2 * h], b = sum[4 * j + 2 * h + 1];
-        transpose8x8(a, b);
-        sink.put(8 * h, 8 * j, a, b);
-      }
-  });
+  put_sums<kColumns>(work, item, tile_row - g, sum);
 }
 
 template <DType kFormat, int kTokens, class Work>

@@ -1,8 +1,7 @@
 // mx_input_values on a CUDA device: eight columns a thread, so that four lanes share a block of 32 and its scale.
 #include "kdelta/ops/common/cuda/launch.cuh"
-#include "kdelta/ops/common/cuda/mx_codes.cuh"
+#include "kdelta/ops/common/cuda/mx_chunk.cuh"
 #include "kdelta/ops/common/cuda/mx_input.h"
-#include "kdelta/ops/common/cuda/row.cuh"
 #include "kdelta/ops/common/cuda/views.cuh"
 #include "kdelta/ops/common/dispatch.h"
 
@@ -11,28 +10,6 @@ namespace {
 
 using namespace cuda;
 constexpr int kThreads = 256;
-
-// Codes and scale of a chunk of a quantised block; the four lanes of a block call it together.
-template <DType kFormat, class In>
-__device__ __forceinline__ void quantise_chunk(const In* x, bool inside, MxScaleRule rule, uint32_t (&code)[kChunk],
-                                               float& factor) {
-  float v[kChunk] = {}, amax = 0;
-  if (inside) load_chunk<false>(x, kChunk, v);
-  bool finite = true;
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) amax = fmaxf(amax, fabsf(v[i])), finite = finite && isfinite(v[i]);
-  amax = warp_max<4>(amax);
-  const unsigned block = 0xfu << (threadIdx.x % 32 & ~3u);
-  finite = (__ballot_sync(0xffffffffu, finite) & block) == block;
-  const int E = finite ? scale_exponent<Format<kFormat>>(rule, amax) : 0;
-  const float shrink = power_of_two(-E);
-  factor = finite ? power_of_two(E) : NAN;
-#pragma unroll
-  for (int i = 0; i < kChunk; i += 2) {
-    const uint32_t pair = code_pair<kFormat>(finite ? v[i] * shrink : 0.0f, finite ? v[i + 1] * shrink : 0.0f);
-    code[i] = pair & 255, code[i + 1] = pair >> 8;
-  }
-}
 
 struct Values {
   Rows<const uint8_t> scale;  // of an x that is codes

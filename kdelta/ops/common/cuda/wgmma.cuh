@@ -157,6 +157,41 @@ struct Wgmma<256> {
   }
 };
 
+// d = a b of 32 columns, both E4M3, side by side in such tiles of 128-byte rows: 32 columns on are 2 more. The sum of a
+// product is not one of fp32: about 14 bits below its largest term are kept.
+template <int N>
+struct WgmmaE4m3;
+
+template <>
+struct WgmmaE4m3<64> {
+  __device__ static __forceinline__ void shared(float (&d)[32], uint64_t a, uint64_t b) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, 0, 0;"
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+        "}, %32, %33, p, 1, 1;}"
+        : KDELTA_D32(0)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
+struct WgmmaE4m3<128> {
+  __device__ static __forceinline__ void shared(float (&d)[64], uint64_t a, uint64_t b) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, 0, 0;"
+        "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+        "}, %64, %65, p, 1, 1;}"
+        : KDELTA_D32(0), KDELTA_D32(32)
+        : "l"(a), "l"(b));
+  }
+};
+
 #undef KDELTA_D8
 #undef KDELTA_D32
 
