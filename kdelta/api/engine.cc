@@ -256,6 +256,10 @@ std::string choose_device(const LoadOptions& o, std::string& note) {
   for (int i = 0; i < devices; ++i) {
     LoadOptions there = o;
     there.device = str("cuda:", i);
+    if (const std::string why = device_refusal({DeviceKind::cuda, i}); !why.empty()) {
+      note += str(note.empty() ? "" : "; ", there.device, ": ", why);
+      continue;
+    }
     const LoadedModel shapes =
         load_model(o.model, o.dummy_weights ? LoadFormat::config_only : LoadFormat::headers, load_choices(there));
     const LoadedModel draft = o.draft_model.empty() ? LoadedModel{} : load_model(o.draft_model, LoadFormat::headers);

@@ -86,6 +86,7 @@ Device parse_device(const std::string& name) {
     refuse("expected cpu, cuda, cuda:N or auto");
   const Device device{DeviceKind::cuda, std::stoi(index)};
   if (device.index >= cuda_device_count()) refuse(cuda_device_summary());
+  if (const std::string why = device_refusal(device); !why.empty()) refuse(why);  // before anything is read
   return device;
 }
 

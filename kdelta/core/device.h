@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace kdelta {
 
@@ -25,6 +26,11 @@ enum class CudaLevel : uint8_t {
 };
 const char* to_string(CudaLevel level);
 
+// What code built for `architectures` ("80-real 90a-real", as CMake names them) can do on a device of that compute
+// capability; none: there is no code for it. Machine code runs from its own minor number on, code of an "a" on its own
+// device alone, and PTX on whatever is as new.
+CudaLevel cuda_code_level(std::string_view architectures, int compute_major, int compute_minor);
+
 // Whether this build has CUDA code.
 inline constexpr bool kCudaBuild = KDELTA_CUDA_BUILD != 0;
 
@@ -36,8 +42,11 @@ struct DeviceProperties {
   int64_t memory_bytes = 0, l2_bytes = 0;
   int64_t shared_bytes_per_block = 0;  // the most that a kernel may ask for
 };
-// Read once per device. Throws Error(unsupported) naming the device when there is none.
+// Read once per device. Throws Error(unsupported) naming the device when there is none, or none that this build has
+// code for.
 const DeviceProperties& device_properties(Device device);
+// Why this build has nothing to run on that device, which is there; empty: it has.
+std::string device_refusal(Device device);
 // Bytes of device memory free now.
 int64_t device_free_bytes(Device device);
 

@@ -195,6 +195,28 @@ TEST(Device, AMissingCudaIsALineNotACrash) {
   }
 }
 
+// Case H1: what was built is held against the device before anything is read.
+TEST(Device, CodeRunsWhereItsArchitectureSays) {
+  const auto level = [](const char* built, int major, int minor) { return cuda_code_level(built, major, minor); };
+  constexpr auto kNone = CudaLevel::none, kPortable = CudaLevel::sm80, kHopper = CudaLevel::sm90a;
+  EXPECT_EQ(level("90a-real", 9, 0), kHopper);
+  for (const auto& [major, minor] : {std::pair(7, 5), {8, 0}, {8, 9}, {10, 0}, {12, 0}})
+    EXPECT_EQ(level("90a-real", major, minor), kNone) << major << "." << minor;
+  EXPECT_EQ(level("80-real 90a-real", 8, 0), kPortable);
+  EXPECT_EQ(level("80-real 90a-real", 8, 6), kPortable) << "machine code runs on later minor numbers";
+  EXPECT_EQ(level("80-real;90a-real", 9, 0), kHopper);
+  EXPECT_EQ(level("90a-real;80-real", 9, 0), kHopper);
+  EXPECT_EQ(level("80-real", 9, 0), kNone);
+  EXPECT_EQ(level("86-real", 8, 0), kNone);
+  EXPECT_EQ(level("80", 9, 0), kPortable) << "PTX";
+  EXPECT_EQ(level("80-virtual", 12, 0), kPortable);
+  EXPECT_EQ(level("90-virtual", 8, 9), kNone);
+  EXPECT_EQ(level("90a-real 100f-real", 10, 0), kPortable);
+  EXPECT_EQ(level("75 80", 7, 5), kNone) << "below what the kernels ask for";
+  EXPECT_EQ(level("all", 8, 0), kPortable);
+  EXPECT_EQ(level("", 9, 0), kNone);
+}
+
 TEST(Device, WithoutCudaEveryPartOfItRefusesByNameWithTheReason) {
   if (kCudaBuild) GTEST_SKIP() << "a CUDA build";
   const Device cuda{DeviceKind::cuda, 0};
@@ -206,6 +228,7 @@ TEST(Device, WithoutCudaEveryPartOfItRefusesByNameWithTheReason) {
   EXPECT_EQ(test::error_of([&] { (void)default_stream(cuda); }), want);
   EXPECT_EQ(test::error_of([&] { (void)device_properties(cuda); }), want);
   EXPECT_EQ(test::error_of([&] { (void)device_free_bytes(cuda); }), want);
+  EXPECT_EQ(test::error_of([&] { (void)device_refusal(cuda); }), want);
   EXPECT_EQ(test::error_of([&] { HostBuffer b(cuda, 16); }), want);
   EXPECT_EQ(test::error_of([&] { (void)Graph::capture(ex, [] {}); }), want);
 }

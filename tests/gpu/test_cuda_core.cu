@@ -160,6 +160,7 @@ TEST(CudaDevice, ReportsWhatTheCardIsAndRefusesOnesThatAreNotThere) {
   EXPECT_GT(p.multiprocessors, 0);
   EXPECT_GT(p.l2_bytes, 0);
   EXPECT_LE(device_free_bytes(kCuda), p.memory_bytes);
+  EXPECT_EQ(device_refusal(kCuda), "");
   EXPECT_THAT(error_of([] { (void)device_properties({DeviceKind::cuda, 63}); }), testing::HasSubstr("cuda:63"));
   EXPECT_THAT(error_of([] { Stream s({DeviceKind::cuda, 63}); }), testing::HasSubstr("cuda:63"));
 }

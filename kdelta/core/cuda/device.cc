@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <utility>
 
 #include "kdelta/core/check.h"
 #include "kdelta/core/cpu/memory.h"
@@ -14,18 +15,43 @@ namespace {
 
 constexpr int kMaxDevices = 64;
 
-DeviceProperties read_properties(Device device) {
+struct KnownDevice {
+  DeviceProperties properties;
+  std::string refusal;
+};
+
+KnownDevice read_device(Device device) {
   cudaDeviceProp p{};
   cuda_check(cudaGetDeviceProperties(&p, device.index), device, "properties");
   DeviceProperties out;
   out.name = p.name;
   out.compute_major = p.major, out.compute_minor = p.minor;
-  out.level = p.major == 9 ? CudaLevel::sm90a : p.major >= 8 ? CudaLevel::sm80 : CudaLevel::none;
+  out.level = cuda_code_level(KDELTA_CUDA_ARCHITECTURES, p.major, p.minor);
   out.multiprocessors = p.multiProcessorCount;
   out.memory_bytes = static_cast<int64_t>(p.totalGlobalMem);
   out.l2_bytes = p.l2CacheSize;
   out.shared_bytes_per_block = static_cast<int64_t>(p.sharedMemPerBlockOptin);
-  return out;
+  std::string refusal;
+  if (out.level == CudaLevel::none) {
+    refusal = str(out.name, ", compute capability ", p.major, ".", p.minor, ": this build has code for ",
+                  KDELTA_CUDA_ARCHITECTURES, ", none for it; ");
+    refusal += p.major < 8
+                   ? "8.0 is the least"
+                   : str("one configured with -DCMAKE_CUDA_ARCHITECTURES=", p.major * 10 + p.minor, "-real has it");
+  }
+  return {std::move(out), std::move(refusal)};
+}
+
+// Read once. Throws when it is not there.
+const KnownDevice& known_device(Device device) {
+  static std::array<KnownDevice, kMaxDevices> known;
+  static std::array<std::once_flag, kMaxDevices> read;
+  static const int count = cuda_device_count();  // asked once per op
+  if (device.kind != DeviceKind::cuda || device.index < 0 || device.index >= std::min(count, kMaxDevices))
+    fail(ErrorCode::unsupported, to_string(device), ": ", count, " CUDA devices are visible");
+  const auto i = static_cast<size_t>(device.index);
+  std::call_once(read[i], [&] { known[i] = read_device(device); });
+  return known[i];
 }
 
 }  // namespace
@@ -46,20 +72,19 @@ std::string cuda_device_summary() {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) return str("no CUDA device: ", cudaGetErrorString(status));
   if (count == 0) return "no CUDA device is visible";
-  const DeviceProperties& p = device_properties({DeviceKind::cuda, 0});
+  const DeviceProperties& p = known_device({DeviceKind::cuda, 0}).properties;
   return str(p.name, ", compute capability ", p.compute_major, ".", p.compute_minor, ", ", p.memory_bytes >> 30,
              " GiB");
 }
 
 const DeviceProperties& device_properties(Device device) {
-  static std::array<DeviceProperties, kMaxDevices> properties;
-  static std::array<std::once_flag, kMaxDevices> read;
-  static const int count = cuda_device_count();  // asked once per op
-  if (device.kind != DeviceKind::cuda || device.index < 0 || device.index >= std::min(count, kMaxDevices))
-    fail(ErrorCode::unsupported, to_string(device), ": ", count, " CUDA devices are visible");
-  const auto i = static_cast<size_t>(device.index);
-  std::call_once(read[i], [&] { properties[i] = read_properties(device); });
-  return properties[i];
+  const KnownDevice& known = known_device(device);
+  if (!known.refusal.empty()) fail(ErrorCode::unsupported, to_string(device), ": ", known.refusal);
+  return known.properties;
+}
+
+std::string device_refusal(Device device) {
+  return known_device(device).refusal;
 }
 
 int64_t device_free_bytes(Device device) {

@@ -22,6 +22,10 @@ const DeviceProperties& device_properties(Device device) {
   refuse_cuda(device);
 }
 
+std::string device_refusal(Device device) {
+  refuse_cuda(device);
+}
+
 int64_t device_free_bytes(Device device) {
   refuse_cuda(device);
 }
